@@ -1,0 +1,88 @@
+"""Every exception of ours.
+
+::
+
+    EntrostatError
+    ├── WireError                 something that crosses between processes is not as agreed
+    │   ├── MalformedBatch        a body, table, column or value is wrong (HTTP 422; kept aside, never retried)
+    │   ├── TooLarge              a body or its decompressed form is over the limit (HTTP 413)
+    │   └── UnknownVersion        the other side speaks a newer protocol (HTTP 426)
+    ├── Refused                   the server said no; carries the status and its own words
+    ├── QueryError                a question cannot be answered as asked (HTTP 400)
+    │   ├── QueryForbidden        the statement is not a plain SELECT over the public views (HTTP 403)
+    │   └── QueryTimeout          stopped after the time limit (HTTP 408)
+    ├── NotFound                  no such run, stream or signal (HTTP 404)
+    ├── Conflict                  the document changed since it was read (HTTP 409)
+    └── AttachError               the trainer cannot be attached to, with the version and the way out
+"""
+
+
+class EntrostatError(Exception):
+    """The root: whatever we raise on purpose is one of these."""
+
+
+class WireError(EntrostatError):
+    """Something that crosses between processes is not as agreed."""
+
+
+class MalformedBatch(WireError):
+    """A batch that can never be accepted.
+
+    Args:
+        reason: what is wrong and what to change, in one sentence.
+        table: the table it is in, where that is known.
+        column: the column it is in, where that is known.
+    """
+
+    def __init__(self, reason: str, table: str | None = None, column: str | None = None) -> None:
+        self.reason, self.table, self.column = reason, table, column
+        place = f"table {table!r}" if table else ""
+        if column:
+            place += f", column {column!r}"
+        super().__init__(f"{place}: {reason}" if place else reason)
+
+
+class TooLarge(WireError):
+    """A body, or what it decompresses to, is over the limit."""
+
+
+class UnknownVersion(WireError):
+    """The other side speaks a newer protocol than this one."""
+
+
+class Refused(EntrostatError):
+    """The server refused a request.
+
+    Args:
+        status: the HTTP status.
+        code: the machine-readable code of the error body, for example ``unknown_stream``.
+        message: the server's own words.
+    """
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        self.status, self.code, self.message = status, code, message
+        super().__init__(f"{status} {code}: {message}")
+
+
+class QueryError(EntrostatError):
+    """A question that cannot be answered as it was asked."""
+
+
+class QueryForbidden(QueryError):
+    """The statement is not a plain SELECT over the public views."""
+
+
+class QueryTimeout(QueryError):
+    """The statement was stopped after the time limit."""
+
+
+class NotFound(EntrostatError):
+    """No such run, stream or signal."""
+
+
+class Conflict(EntrostatError):
+    """The document has changed since the version that the caller read."""
+
+
+class AttachError(EntrostatError):
+    """The trainer cannot be attached to; the message has its version and the way out."""

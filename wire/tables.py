@@ -1,0 +1,104 @@
+"""The tables of a batch: columns, types, meanings. Storage makes its own tables and comments from them."""
+
+import pyarrow as pa
+
+PROTOCOL = 1
+"""Version of everything that crosses the wire. A newer batch is refused by an older server, with both versions."""
+
+
+def _column(name: str, kind: pa.DataType, meaning: str, nullable: bool = False) -> pa.Field:
+    return pa.field(name, kind, nullable=nullable, metadata={"meaning": meaning})
+
+
+_STEP = _column("step", pa.int32(), "Optimizer step the row belongs to, as the trainer counts.")
+
+STEP_METRIC = pa.schema(
+    [
+        _STEP,
+        _column("name", pa.string(), "Signal, as in wire/signals.py, or the user's own name."),
+        _column("merge", pa.string(), "How parts add up: a rule of wire/mergeable.py."),
+        _column("state", pa.list_(pa.float64()), "The rule's numbers for this producer's share."),
+    ]
+)
+HISTOGRAM = pa.schema(
+    [
+        _STEP,
+        _column("name", pa.string(), "Which histogram: a key of HISTOGRAMS."),
+        _column("bin", pa.int16(), "Bin, as in wire/bins.py."),
+        _column("count", pa.int64(), "Tokens in the bin."),
+        _column("total", pa.float64(), "Sum of their values."),
+    ]
+)
+SEQUENCE = pa.schema(
+    [
+        _STEP,
+        _column("seq", pa.int32(), "Response, counted from 0 within the step and rank."),
+        _column(
+            "prompt", pa.int64(), "The prompt's group: responses with the same number answer the same prompt.", True
+        ),
+        _column("length", pa.int32(), "Response tokens."),
+        _column("truncated", pa.bool_(), "Cut at the length limit, without an end token.", True),
+        _column("reward", pa.float32(), "Total reward.", True),
+        _column("advantage", pa.float32(), "The trainer's advantage before any shaping.", True),
+        _column("mean_logp", pa.float32(), "Mean log-prob of the response's tokens, in nats."),
+        _column("mean_entropy", pa.float32(), "Mean entropy over the response's tokens, in nats."),
+        _column("ppl", pa.float32(), "exp(-mean_logp)."),
+        _column(
+            "ln_ppl_z",
+            pa.float32(),
+            "z-score of ln PPL within the prompt's group; 0 where the group has no spread.",
+            True,
+        ),
+    ]
+)
+TOKEN = pa.schema(
+    [
+        _STEP,
+        _column("seq", pa.int32(), "Response, as in the sequence table."),
+        _column("pos", pa.int32(), "Position in the response, from 0."),
+        _column("token_id", pa.int32(), "The sampled token."),
+        _column("logp", pa.float32(), "Its log-prob, in nats."),
+        _column("entropy", pa.float32(), "Entropy of the distribution it was drawn from, in nats."),
+        _column("advantage", pa.float32(), "The advantage it was trained with.", True),
+        _column("cov", pa.float32(), "Its covariance share (logp - mean logp)(A - mean A).", True),
+        _column("ratio", pa.float32(), "Probability ratio to the old policy.", True),
+        _column(
+            "rank", pa.int8(), "Its rank among the candidates, 1 = most likely; one more than are kept: beyond.", True
+        ),
+        _column("sum_p2", pa.float32(), "Sum of squared probabilities.", True),
+        _column("support95", pa.int8(), "Candidates needed for 0.95 of the mass; one more than are kept: more.", True),
+        _column("self_certainty", pa.float32(), "KL(uniform || p), in nats.", True),
+        _column("logsumexp", pa.float32(), "Of the tempered logits.", True),
+        _column("top_ids", pa.list_(pa.int32()), "The most likely candidates, most likely first.", True),
+        _column("top_logps", pa.list_(pa.float32()), "Their log-probs, in nats.", True),
+        _column("reason", pa.string(), "Why the row was kept: all, uniform, scope, cov or entropy."),
+        _column("prob", pa.float32(), "Probability with which it was kept: weight a row by 1 / prob."),
+    ]
+)
+EVENT = pa.schema(
+    [
+        _column("step", pa.int32(), "Step it belongs to, where there is one.", True),
+        _column("time", pa.timestamp("us"), "When, UTC."),
+        _column("kind", pa.string(), "For example run_started, resumed, warning, dropped, note."),
+        _column("message", pa.string(), "One sentence for a person."),
+        _column("detail", pa.string(), "JSON object with the values behind it.", True),
+    ]
+)
+
+TABLES = {
+    "step_metric": STEP_METRIC,
+    "histogram": HISTOGRAM,
+    "sequence": SEQUENCE,
+    "token": TOKEN,
+    "event": EVENT,
+}
+
+
+def meaning_of(field: pa.Field) -> str:
+    """The one-sentence meaning kept beside a column."""
+    return str((field.metadata or {})[b"meaning"].decode())
+
+
+def empty(name: str) -> pa.Table:
+    """A table of the wire without rows."""
+    return TABLES[name].empty_table()
