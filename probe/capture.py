@@ -1,0 +1,159 @@
+"""What leaves the device for a micro-batch: one asynchronous copy, on the training thread; everything else is later."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from entrostat.probe.selection import Scores, select
+from entrostat.probe.token_stats import TokenStats
+
+MeasureRows = Callable[[Tensor], TokenStats]
+"""Flat token indices [k] -> their statistics, under no_grad."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What an adapter hands over for one micro-batch; B responses, T positions; nothing is kept but copies.
+
+    Args:
+        logp: [B, T] log-prob of the sampled token, nats.
+        entropy: [B, T] nats.
+        mask: [B, T] non-zero on response tokens that are trained on.
+        token_ids: [B, T] sampled tokens.
+        advantages: [B] or [B, T], before any shaping; None where the trainer has none.
+        log_ratio: [B, T] per token, or [B] where the trainer's ratio is per response; None where there is none.
+        is_top1: [B, T] bool; None where it is known only for the rows looked at.
+        sum_p2: [B, T]; None likewise.
+        prompt: [B] int64, the same number for responses to the same prompt.
+        reward: [B].
+        truncated: [B] bool.
+    """
+
+    logp: Tensor
+    entropy: Tensor
+    mask: Tensor
+    token_ids: Tensor
+    advantages: Tensor | None = None
+    log_ratio: Tensor | None = None
+    is_top1: Tensor | None = None
+    sum_p2: Tensor | None = None
+    prompt: Tensor | None = None
+    reward: Tensor | None = None
+    truncated: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """A micro-batch on its way to the host.
+
+    ``measured`` are the flat indices with candidate statistics (None: none); ``kept`` those that become token rows.
+    """
+
+    tensors: dict[str, Tensor]
+    shape: tuple[int, int]
+    measured_all: bool
+    ready: torch.cuda.Event | None = None
+
+    def wait(self) -> None:
+        """Block (on the background thread) until the copies have arrived."""
+        if self.ready is not None:
+            self.ready.synchronize()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes it holds in host memory."""
+        return sum(t.numel() * t.element_size() for t in self.tensors.values())
+
+
+@torch.no_grad()
+def capture(
+    seen: Observed,
+    *,
+    measure: MeasureRows | None,
+    measure_all: bool,
+    budget: int | None,
+    generator: torch.Generator,
+) -> Capture:
+    """Choose rows, measure them, start the copy to the host.
+
+    Args:
+        seen: the micro-batch.
+        measure: gives the candidates of chosen rows; None where neither hidden states nor logits are at hand.
+        measure_all: measure every row, whatever the budget keeps.
+        budget: token rows to keep; None keeps all.
+        generator: for the random part of the choice, of the tensors' device.
+    """
+    valid = seen.mask.reshape(-1) != 0
+    tensors = {name: value for name in _FIELDS if (value := getattr(seen, name)) is not None}
+    rows, reason = _kept_rows(seen, valid, budget, generator)
+    tensors["kept"], tensors["reason"] = rows, reason
+    if measure is not None:
+        measured = _all_rows(valid) if measure_all else rows
+        tensors["measured"] = measured
+        stats = measure(measured)
+        tensors |= {f"stats_{name}": getattr(stats, name) for name in _STATS}
+    return _to_host(tensors, (int(seen.mask.shape[0]), int(seen.mask.shape[1])), measure_all)
+
+
+_FIELDS = Observed.__dataclass_fields__
+_STATS = ("top_ids", "top_logps", "rank", "sum_p2", "support95", "self_certainty", "logsumexp")
+
+
+def _all_rows(valid: Tensor) -> Tensor:
+    # On a GPU the number of valid rows is not known without waiting for it; padding is dropped on the host.
+    if valid.device.type == "cpu":
+        return valid.nonzero().squeeze(1)
+    return torch.arange(valid.numel(), device=valid.device)
+
+
+def _kept_rows(seen: Observed, valid: Tensor, budget: int | None, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    rows = _all_rows(valid)
+    if budget is None or budget >= rows.numel():
+        return rows, torch.zeros(rows.numel(), dtype=torch.uint8, device=rows.device)
+    index, reason = select(_scores(seen, rows), valid[rows], budget, generator)
+    return rows[index], reason
+
+
+def _scores(seen: Observed, rows: Tensor) -> Scores:
+    entropy = seen.entropy.reshape(-1)[rows]
+    if seen.advantages is None:
+        return Scores(entropy)
+    weights = seen.mask.reshape(-1)[rows].to(entropy.dtype)
+    logp = seen.logp.reshape(-1)[rows]
+    advantage = per_token(seen.advantages, seen.mask).reshape(-1)[rows].to(entropy.dtype)
+    count = weights.sum().clamp(min=1)
+    cov = (logp - (logp * weights).sum() / count) * (advantage - (advantage * weights).sum() / count)
+    p = logp.exp()
+    return Scores(entropy, p * (1 - p) * advantage.clamp(min=0), cov)
+
+
+def per_token(value: Tensor, mask: Tensor) -> Tensor:
+    """``value`` [B] or [B, T] as [B, T].
+
+    Raises:
+        ValueError: it has another shape.
+    """
+    if value.shape == mask.shape[:1]:
+        return value.unsqueeze(1).expand(mask.shape)
+    if value.shape == mask.shape:
+        return value
+    raise ValueError(
+        f"expected one value a response {tuple(mask.shape[:1])} or a token {tuple(mask.shape)}, "
+        f"found {tuple(value.shape)}"
+    )
+
+
+def _to_host(tensors: dict[str, Tensor], shape: tuple[int, int], measured_all: bool) -> Capture:
+    on_gpu = any(t.is_cuda for t in tensors.values())
+    if not on_gpu:
+        # A copy, since the trainer may reuse or change its tensors before the background thread gets to them.
+        return Capture({k: v.detach().clone() for k, v in tensors.items()}, shape, measured_all)
+    host = {}
+    for name, value in tensors.items():
+        target = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
+        host[name] = target.copy_(value.detach(), non_blocking=True)
+    ready = torch.cuda.Event()
+    ready.record()
+    return Capture(host, shape, measured_all, ready)

@@ -1,0 +1,129 @@
+"""Collects what a step leaves behind and hands it, as work for the background thread, to the sender."""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from entrostat.probe.capture import Capture
+from entrostat.probe.definitions import Rollout, Settings
+from entrostat.probe.rows import event_rows, histogram_rows, metric_rows, sequence_rows, token_rows
+from entrostat.probe.signals import Parts, signals_of
+from entrostat.probe.step import gather
+from entrostat.wire.mergeable import Part
+from entrostat.wire.signals import USER_PREFIX
+
+log = logging.getLogger("entrostat")
+
+Tables = dict[str, pa.Table]
+
+
+class Sink(Protocol):
+    """Where a recorder puts its work: the sender, or a list in a test. Never waits and never raises."""
+
+    def put(self, reduce: Callable[[], Tables], nbytes: int, what: str = "step") -> None:
+        """Take work to be done later, of about ``nbytes`` in memory."""
+
+
+@dataclass
+class Recorder:
+    """One rank's record of a run. Used from the training thread alone; its methods cost microseconds.
+
+    Args:
+        sink: takes the work.
+        settings: what the signals' definitions depend on.
+        num_candidates: how many candidates a token row keeps.
+    """
+
+    sink: Sink
+    settings: Settings = field(default_factory=Settings)
+    num_candidates: int = 3
+    _captures: list[Capture] = field(default_factory=list)
+    _rollouts: list[Rollout] = field(default_factory=list)
+    _began: float | None = None
+    _own_s: float = 0.0
+
+    def add(self, micro_batch: Capture) -> None:
+        """A micro-batch of the current step."""
+        self._captures.append(micro_batch)
+
+    def add_rollout(self, rollout: Rollout) -> None:
+        """A generation that the current step is the first to use."""
+        self._rollouts.append(rollout)
+
+    def spent(self, seconds: float) -> None:
+        """Time of the training thread that went into the probe."""
+        self._own_s += seconds
+
+    def begin_step(self) -> None:
+        """Start the step's clock; without it a step lasts since the end of the one before."""
+        self._began = time.perf_counter()
+
+    def end_step(self, step: int, metrics: Mapping[str, float] | None = None) -> None:
+        """Close the step: everything added since the last one becomes its rows.
+
+        Args:
+            step: the optimizer step, as the trainer counts.
+            metrics: the user's own numbers of this step, stored as ``trainer/<name>``.
+        """
+        now = time.perf_counter()
+        cost = self._cost(now)
+        captures, self._captures = self._captures, []
+        rollouts, self._rollouts = self._rollouts, []
+        self._began, self._own_s = now, 0.0
+        work = partial(
+            reduce_step, step, captures, rollouts, self.settings, self.num_candidates, cost | user_parts(metrics or {})
+        )
+        self.sink.put(work, sum(c.nbytes for c in captures) + 1024)
+
+    def log(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """The user's own numbers of a step that may have ended already; what is not a number is left out."""
+        parts = user_parts(metrics)
+        if parts:
+            self.sink.put(lambda: {"step_metric": metric_rows(step, parts)}, 100 * len(parts), "log")
+
+    def event(self, kind: str, message: str, step: int | None = None, **detail: Any) -> None:
+        """Something that happened, for the run's record."""
+        rows = event_rows(kind, message, step, detail or None)
+        self.sink.put(lambda: {"event": rows}, rows.nbytes, "event")
+
+    def _cost(self, now: float) -> Parts:
+        cost = {"wall_time_s": Part("max", (time.time(),)), "probe_ms": Part("max", (self._own_s * 1e3,))}
+        if self._began is not None and now > self._began:
+            step_s = now - self._began
+            cost |= {"step_s": Part("max", (step_s,)), "probe_share": Part("mean", (1.0, self._own_s / step_s))}
+        return cost
+
+
+def user_parts(metrics: Mapping[str, Any]) -> Parts:
+    """The finite numbers among ``metrics``, under ``trainer/``."""
+    found = {}
+    for name, value in metrics.items():
+        if isinstance(value, (int, float, np.number)) and not isinstance(value, bool) and np.isfinite(value):
+            found[f"{USER_PREFIX}{name}"] = Part("last", (float(value),))
+    return found
+
+
+def reduce_step(
+    step: int,
+    captures: list[Capture],
+    rollouts: list[Rollout],
+    settings: Settings,
+    num_candidates: int,
+    more: Parts,
+) -> Tables:
+    """The tables of one step. Runs on the background thread."""
+    if not captures:
+        return {"step_metric": metric_rows(step, more)}
+    data = gather(captures)
+    return {
+        "step_metric": metric_rows(step, signals_of(data, rollouts, settings) | more),
+        "histogram": histogram_rows(step, data),
+        "sequence": sequence_rows(step, data, settings),
+        "token": token_rows(step, data, num_candidates),
+    }

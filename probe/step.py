@@ -1,0 +1,205 @@
+"""A whole optimizer step on one rank, on the host, in float64: what every signal is a function of."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from entrostat.probe.capture import Capture
+from entrostat.probe.selection import UNIFORM
+
+Floats = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+Ints = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+Bools = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Statistics that need the whole distribution, of M measured tokens.
+
+    ``token`` [M] indexes the step's valid tokens; ``top_ids``, ``top_logps`` [M, n]; the others [M]. ``micro_batch``
+    [M] is the stratum, ``certain`` [M] whether the row was sure to be measured, ``prob`` [M] its inclusion probability.
+    """
+
+    token: Ints
+    micro_batch: Ints
+    certain: Bools
+    prob: Floats
+    top_ids: Ints
+    top_logps: Floats
+    rank: Ints
+    sum_p2: Floats
+    support95: Ints
+    self_certainty: Floats
+    logsumexp: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The K tokens that become rows: ``token`` [K] indexes the valid tokens, ``reason`` [K] bits, ``prob`` [K]."""
+
+    token: Ints
+    reason: Ints
+    prob: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class StepData:
+    """N valid tokens of B responses. Optional fields are None where the trainer does not have them.
+
+    Per token [N]: ``seq`` (index of the response), ``pos``, ``token_id``, ``logp``, ``entropy``, ``advantage``,
+    ``log_ratio``, ``is_top1``, ``sum_p2``. Per response [B]: ``length`` (valid tokens), ``prompt``, ``reward``,
+    ``response_advantage`` (before shaping: its first token's), ``truncated``, ``response_log_ratio`` (where the
+    trainer's ratio is per response). ``num_invalid``: tokens left out because a value was NaN or infinite.
+    """
+
+    seq: Ints
+    pos: Ints
+    token_id: Ints
+    logp: Floats
+    entropy: Floats
+    advantage: Floats | None
+    log_ratio: Floats | None
+    is_top1: Bools | None
+    sum_p2: Floats | None
+    length: Ints
+    prompt: Ints | None
+    reward: Floats | None
+    response_advantage: Floats | None
+    truncated: Bools | None
+    response_log_ratio: Floats | None
+    candidates: Candidates | None
+    kept: Kept
+    num_invalid: int
+
+    @property
+    def num_responses(self) -> int:
+        """B."""
+        return self.length.size
+
+    def mean_by_response(self, values: Floats) -> Floats:
+        """Mean of a per-token value [N] over each response's tokens: [B]; NaN for a response without tokens."""
+        totals = np.bincount(self.seq, weights=values, minlength=self.num_responses)
+        with np.errstate(invalid="ignore"):
+            return totals / np.where(self.length > 0, self.length, np.nan)
+
+
+def gather(captures: Sequence[Capture]) -> StepData:
+    """The micro-batches of a step as one. Waits for their copies: call it on the background thread.
+
+    Args:
+        captures: at least one, all with the same optional fields.
+    """
+    parts = [_micro_batch(c, number) for number, c in enumerate(captures)]
+    token_offset = np.cumsum([0] + [p["logp"].size for p in parts])
+    seq_offset = np.cumsum([0] + [p["length"].size for p in parts])
+    for part, tokens_before, seqs_before in zip(parts, token_offset, seq_offset, strict=False):
+        part["seq"] = part["seq"] + seqs_before
+        part["kept_token"] = part["kept_token"] + tokens_before
+        if "cand_token" in part:
+            part["cand_token"] = part["cand_token"] + tokens_before
+
+    def column(name: str) -> np.ndarray | None:
+        present = [p[name] for p in parts if name in p]
+        return np.concatenate(present) if len(present) == len(parts) else None
+
+    columns = {name: column(name) for name in _COLUMNS}
+    candidates = {name: column(f"cand_{name}") for name in Candidates.__dataclass_fields__}
+    return StepData(
+        **columns,  # type: ignore[arg-type]  # the keys are StepData's own fields, checked by its constructor
+        candidates=None if candidates["token"] is None else Candidates(**candidates),  # type: ignore[arg-type]
+        kept=Kept(**{name: column(f"kept_{name}") for name in ("token", "reason", "prob")}),  # type: ignore[arg-type]
+        num_invalid=sum(p["num_invalid"] for p in parts),
+    )
+
+
+_COLUMNS = tuple(name for name in StepData.__dataclass_fields__ if name not in ("candidates", "kept", "num_invalid"))
+
+
+def _numpy(tensor: torch.Tensor) -> np.ndarray:
+    if tensor.dtype == torch.bool:
+        return tensor.numpy()
+    return (tensor.double() if tensor.is_floating_point() else tensor.long()).numpy()
+
+
+def _micro_batch(micro: Capture, number: int) -> dict[str, np.ndarray]:
+    micro.wait()
+    raw = {name: _numpy(t) for name, t in micro.tensors.items()}
+    mask = raw["mask"].reshape(-1) != 0
+    finite = np.isfinite(raw["logp"].reshape(-1)) & np.isfinite(raw["entropy"].reshape(-1))
+    valid = mask & finite
+    # Flat position -> number among the valid tokens, -1 for padding.
+    place = np.where(valid, np.cumsum(valid) - 1, -1)
+    rows, columns = np.divmod(np.flatnonzero(valid), micro.shape[1])
+    part = {
+        "seq": rows,
+        "pos": columns - _first_position(raw["mask"] != 0)[rows],
+        "token_id": raw["token_ids"].reshape(-1)[valid],
+        "logp": raw["logp"].reshape(-1)[valid],
+        "entropy": raw["entropy"].reshape(-1)[valid],
+        "length": np.bincount(rows, minlength=micro.shape[0]),
+        "num_invalid": int((mask & ~finite).sum()),
+    }
+    part |= _optional(raw, valid, rows, micro.shape)
+    return part | _chosen(raw, place, int(valid.sum()), number, micro.measured_all)
+
+
+def _first_position(mask: np.ndarray) -> Ints:
+    """Where each response begins: prompts may be padded on the left, or be part of the row."""
+    return np.where(mask.any(axis=1), mask.argmax(axis=1), 0)
+
+
+def _optional(
+    raw: dict[str, np.ndarray], valid: np.ndarray, rows: np.ndarray, shape: tuple[int, int]
+) -> dict[str, np.ndarray]:
+    found: dict[str, np.ndarray] = {}
+    for name in ("is_top1", "sum_p2"):
+        if name in raw:
+            found[name] = raw[name].reshape(-1)[valid]
+    for source, token_name, response_name in (
+        ("advantages", "advantage", "response_advantage"),
+        ("log_ratio", "log_ratio", "response_log_ratio"),
+    ):
+        if source not in raw:
+            continue
+        if raw[source].ndim == 1:
+            found[token_name], found[response_name] = raw[source][rows], raw[source]
+        else:
+            found[token_name] = raw[source].reshape(-1)[valid]
+            if source == "advantages":
+                found[response_name] = raw[source][np.arange(shape[0]), _first_position(raw["mask"] != 0)]
+    for name in ("prompt", "reward", "truncated"):
+        if name in raw:
+            found[name] = raw[name]
+    if "truncated" in found:
+        found["truncated"] = found["truncated"].astype(bool)
+    if "is_top1" in found:
+        found["is_top1"] = found["is_top1"].astype(bool)
+    return found
+
+
+def _chosen(
+    raw: dict[str, np.ndarray], place: np.ndarray, num_valid: int, number: int, measured_all: bool
+) -> dict[str, np.ndarray]:
+    is_valid = place[raw["kept"]] >= 0
+    kept, reason = place[raw["kept"]][is_valid], raw["reason"][is_valid]
+    # Rows taken at random come from what the scores left over.
+    at_random = reason == UNIFORM
+    rest = num_valid - int((~at_random).sum())
+    prob = np.where(at_random, at_random.sum() / max(rest, 1), 1.0)
+    part = {"kept_token": kept, "kept_reason": reason, "kept_prob": prob}
+    if "measured" not in raw:
+        return part
+    measured_valid = place[raw["measured"]] >= 0
+    token = place[raw["measured"]][measured_valid]
+    certain = np.ones(token.size, bool) if measured_all else ~at_random
+    part |= {
+        "cand_token": token,
+        "cand_micro_batch": np.full(token.size, number),
+        "cand_certain": certain,
+        "cand_prob": np.ones(token.size) if measured_all else prob,
+    }
+    return part | {
+        f"cand_{name.removeprefix('stats_')}": raw[name][measured_valid] for name in raw if name.startswith("stats_")
+    }
