@@ -12,7 +12,12 @@ LOW, HIGH = -13, 6
 
 _NUM_OCTAVE_BINS = (HIGH - LOW) * PER_OCTAVE
 MAX_BIN = _NUM_OCTAVE_BINS + 1
-"""The overflow bin. Bin 0 is [0, 2**LOW); bins -1 .. -MAX_BIN mirror the positive ones for negative values."""
+"""The overflow bin. Bin 0 holds magnitudes below 2**LOW, of either sign; bins -1 .. -MAX_BIN mirror the positive ones
+for negative values."""
+
+# Element k is the lower edge of bin k + 1. Looked up rather than computed from log2 of the value: rounding would put a
+# value that lies on an edge into the wrong bin.
+_EDGES = np.array([2.0 ** (LOW + k / PER_OCTAVE) for k in range(_NUM_OCTAVE_BINS + 1)])
 
 
 def bin_of(values: np.ndarray) -> np.ndarray:
@@ -24,11 +29,9 @@ def bin_of(values: np.ndarray) -> np.ndarray:
     values = np.asarray(values, dtype=np.float64)
     if np.isnan(values).any():
         raise ValueError("a histogram of NaN: leave the invalid tokens out and count them")
-    magnitude = np.abs(values)
-    with np.errstate(divide="ignore"):
-        octave = np.where(magnitude > 0, np.log2(magnitude), -np.inf)
-    index = np.clip(np.floor((octave - LOW) * PER_OCTAVE) + 1, 0, MAX_BIN).astype(np.int16)
-    return np.where(values < 0, -index, index).astype(np.int16)
+    index = np.searchsorted(_EDGES, np.abs(values), side="right").astype(np.int16)
+    signed: np.ndarray = np.where(values < 0, -index, index)
+    return signed
 
 
 def edges_of(index: int) -> tuple[float, float]:
@@ -36,8 +39,8 @@ def edges_of(index: int) -> tuple[float, float]:
     size = abs(index)
     if size > MAX_BIN:
         raise ValueError(f"bin {index}: bins go from {-MAX_BIN} to {MAX_BIN}")
-    low = 0.0 if size == 0 else 2.0 ** (LOW + (size - 1) / PER_OCTAVE)
-    high = float("inf") if size == MAX_BIN else 2.0 ** (LOW + size / PER_OCTAVE)
+    low = 0.0 if size == 0 else float(_EDGES[size - 1])
+    high = float("inf") if size == MAX_BIN else float(_EDGES[size])
     return (low, high) if index >= 0 else (-high, -low)
 
 
@@ -49,4 +52,5 @@ def histogram_of(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray
     """
     values = np.asarray(values, dtype=np.float64).ravel()
     index, inverse, count = np.unique(bin_of(values), return_inverse=True, return_counts=True)
-    return index, count.astype(np.int64), np.bincount(inverse.ravel(), weights=values, minlength=index.size)
+    total = np.bincount(inverse.ravel(), weights=values, minlength=index.size)
+    return index, count.astype(np.int64), total.astype(np.float64)

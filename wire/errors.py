@@ -8,6 +8,9 @@
     │   ├── TooLarge              a body or its decompressed form is over the limit (HTTP 413)
     │   └── UnknownVersion        the other side speaks a newer protocol (HTTP 426)
     ├── Refused                   the server said no; carries the status and its own words
+    ├── ServerDown                nobody answers at the server's address, or not in our language
+    ├── SpoolError                the spool directory cannot be used, with what to change
+    │   └── SpoolBusy             a live process holds the stream's directory
     ├── QueryError                a question cannot be answered as asked (HTTP 400)
     │   ├── QueryForbidden        the statement is not a plain SELECT over the public views (HTTP 403)
     │   └── QueryTimeout          stopped after the time limit (HTTP 408)
@@ -57,11 +60,35 @@ class Refused(EntrostatError):
         status: the HTTP status.
         code: the machine-readable code of the error body, for example ``unknown_stream``.
         message: the server's own words.
+        retry_after_s: how long the server asks us to wait, where it said so.
     """
 
-    def __init__(self, status: int, code: str, message: str) -> None:
-        self.status, self.code, self.message = status, code, message
+    def __init__(self, status: int, code: str, message: str, retry_after_s: float | None = None) -> None:
+        self.status, self.code, self.message, self.retry_after_s = status, code, message, retry_after_s
         super().__init__(f"{status} {code}: {message}")
+
+
+class ServerDown(EntrostatError):
+    """Nobody answers at the server's address, or what answers is not an entrostat server.
+
+    Args:
+        url: the address that was asked.
+        reason: what happened.
+    """
+
+    def __init__(self, url: str, reason: str) -> None:
+        self.url, self.reason = url, reason
+        super().__init__(
+            f"no entrostat server answers at {url} ({reason}): start one with `entrostat up`, or set ENTROSTAT_URL"
+        )
+
+
+class SpoolError(EntrostatError):
+    """The spool directory cannot be used; the message names the path and what to change."""
+
+
+class SpoolBusy(SpoolError):
+    """A live process holds the stream's directory."""
 
 
 class QueryError(EntrostatError):

@@ -16,7 +16,7 @@ test holds the two to each other.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,6 +72,11 @@ def _add_elementwise(a: State, b: State) -> State:
     return tuple(x + y for x, y in zip(a, b, strict=True))
 
 
+def _add_max(a: State, b: State) -> State:
+    # Python's max keeps or loses a NaN by the order of its arguments. A NaN is news, and order must not matter.
+    return a if math.isnan(a[0]) or a[0] >= b[0] else b
+
+
 def _add_std(a: State, b: State) -> State:
     n = a[0] + b[0]
     if n == 0:
@@ -89,16 +94,16 @@ def _add_comoment(a: State, b: State) -> State:
     return (n, a[1] + gap_x * share, a[2] + gap_y * share, a[3] + b[3] + gap_x * gap_y * a[0] * share)
 
 
-_ADD = {
+_ADD: dict[str, Callable[[State, State], State]] = {
     "mean": _add_elementwise,
     "estimate": _add_elementwise,
     "sum": _add_elementwise,
-    "max": lambda a, b: (max(a[0], b[0]),),
+    "max": _add_max,
     "std": _add_std,
     "comoment": _add_comoment,
     "last": lambda a, b: a,
 }
-_VALUE = {
+_VALUE: dict[str, Callable[[State], float | None]] = {
     "mean": lambda s: s[1] / s[0] if s[0] else None,
     "estimate": lambda s: s[1] / s[0] if s[0] else None,
     "sum": lambda s: s[0],

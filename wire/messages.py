@@ -4,6 +4,7 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic_core import to_json
 
 from entrostat.wire.tables import PROTOCOL
 
@@ -17,6 +18,10 @@ class Message(BaseModel):
     """Base of all messages: unknown fields are refused, so that a typing error does not pass for a setting."""
 
     model_config = ConfigDict(extra="forbid")
+
+    def json_bytes(self) -> bytes:
+        """The message as UTF-8 JSON. What JSON cannot say becomes its text, NaN and infinities null."""
+        return to_json(self, fallback=str, inf_nan_mode="null")
 
 
 class StreamOpen(Message):

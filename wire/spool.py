@@ -1,0 +1,271 @@
+"""Batches on disk until the server has them: ``<root>/<run_id>/<stream_id>/<seq>.batch``, beside ``open.json``.
+
+A file appears whole or not at all: temporary name, fsync, rename, fsync of the directory. A live process holds a lock
+on the stream's directory, so ``entrostat push`` leaves it alone. Names come from ``RunId``, ``StreamId`` and integers
+only; nothing from a server or a batch is ever used as a path.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import TypeAdapter, ValidationError
+
+from entrostat.wire.errors import SpoolBusy, SpoolError
+from entrostat.wire.messages import RunId, StreamId, StreamOpen
+
+_OPEN, _LOCK, _REJECTED, _BATCH = "open.json", "lock", "rejected", ".batch"
+_BATCH_NAME = re.compile(r"[0-9]{12}\.batch")
+_RUN_ID: TypeAdapter[str] = TypeAdapter(RunId)
+_STREAM_ID: TypeAdapter[str] = TypeAdapter(StreamId)
+
+
+class SpoolStream:
+    """One stream's directory, held by this process until ``release``. Not for use by two threads on the same batch.
+
+    Make one with ``create`` (a new stream) or ``adopt`` (what a dead process left behind).
+    """
+
+    def __init__(self, path: Path, lock_fd: int, opening: StreamOpen) -> None:
+        self.path, self.opening, self.stream_id = path, opening, path.name
+        self._lock_fd: int | None = lock_fd
+        _HELD.add(self)
+
+    @classmethod
+    def create(cls, root: Path, opening: StreamOpen, stream_id: str) -> Self:
+        """A new stream's directory, with its ``open.json``.
+
+        Raises:
+            SpoolError: the directory cannot be made or written, or the stream has one already.
+            SpoolBusy: a live process holds it.
+        """
+        path = root / _valid(_RUN_ID, opening.run_id) / _valid(_STREAM_ID, stream_id)
+        with _explained(path):
+            lock_fd = _locked(path, make=True)
+            if (path / _OPEN).exists():
+                os.close(lock_fd)
+                raise SpoolError(f"{path} holds this stream already: a stream is written once, take a new stream_id")
+            _write_whole(path / _OPEN, opening.json_bytes())
+        return cls(path, lock_fd, opening)
+
+    @classmethod
+    def adopt(cls, path: Path) -> Self:
+        """A stream that no live process holds.
+
+        Raises:
+            SpoolBusy: a live process holds it.
+            SpoolError: its ``open.json`` is missing or damaged, or the directory cannot be used.
+        """
+        with _explained(path):
+            lock_fd = _locked(path, make=False)
+            try:
+                opening = StreamOpen.model_validate_json((path / _OPEN).read_bytes())
+            except (OSError, ValidationError) as error:
+                os.close(lock_fd)
+                raise SpoolError(f"{path / _OPEN} cannot be read, so its batches cannot be sent: {error}") from error
+        return cls(path, lock_fd, opening)
+
+    def write(self, seq: int, body: bytes) -> None:
+        """Keep a batch; it is on the disk when this returns. Raises OSError (disk full, permission)."""
+        _write_whole(self._file(seq), body)
+
+    def read(self, seq: int) -> bytes:
+        """The body of a batch. Raises FileNotFoundError."""
+        return self._file(seq).read_bytes()
+
+    def delete(self, seq: int) -> None:
+        """Forget a batch that the server holds. Repeating it is harmless."""
+        self._file(seq).unlink(missing_ok=True)
+
+    def reject(self, seq: int, reason: dict[str, Any]) -> None:
+        """Keep aside, under ``rejected/``, a batch that the server will never take, with the reason."""
+        aside = self.path / _REJECTED
+        aside.mkdir(exist_ok=True)
+        _write_whole(aside / f"{seq:012d}.reason.json", json.dumps(reason, indent=1).encode())
+        os.replace(self._file(seq), aside / self._file(seq).name)
+        _sync_directory(self.path)
+
+    def pending(self) -> list[tuple[int, int]]:
+        """(seq, bytes) of every batch that waits, in the order of seq."""
+        return _batches_in(self.path)
+
+    def release(self) -> None:
+        """Let go of the directory; where no batch is left in it, remove it. Repeating it is harmless."""
+        if self._lock_fd is None:
+            return
+        with contextlib.suppress(OSError):  # whatever cannot be removed is harmless: push skips an empty stream
+            self._remove_if_empty()
+        os.close(self._lock_fd)
+        self._lock_fd = None
+
+    def let_go_in_child(self) -> None:
+        """After a fork: the child drops its copy of the lock, so that the lock ends with the parent."""
+        if self._lock_fd is not None:
+            os.close(self._lock_fd)
+            self._lock_fd = None
+
+    def _file(self, seq: int) -> Path:
+        return self.path / f"{seq:012d}{_BATCH}"
+
+    def _remove_if_empty(self) -> None:
+        if self.pending() or (self.path / _REJECTED).exists():
+            return
+        # The lock goes last: whoever opened it meanwhile sees that the file it locked is gone.
+        for name in [*(n for n in os.listdir(self.path) if n != _LOCK), _LOCK]:
+            (self.path / name).unlink()
+        self.path.rmdir()
+        self.path.parent.rmdir()  # fails, rightly, while the run has other streams
+
+
+_HELD: weakref.WeakSet[SpoolStream] = weakref.WeakSet()
+
+
+def _let_go_in_child() -> None:
+    for stream in list(_HELD):
+        stream.let_go_in_child()
+
+
+os.register_at_fork(after_in_child=_let_go_in_child)
+
+
+@dataclass(frozen=True, slots=True)
+class PendingStream:
+    """A stream found under a root.
+
+    Args:
+        path: its directory.
+        run_id: the run it was made for, from the directory's name.
+        num_batches: batches that wait.
+        num_bytes: their size.
+        num_rejected: batches kept aside because the server refused them.
+        is_live: a running process holds it and sends them itself.
+    """
+
+    path: Path
+    run_id: str
+    num_batches: int
+    num_bytes: int
+    num_rejected: int
+    is_live: bool
+
+
+def pending_streams(root: Path) -> Iterator[PendingStream]:
+    """Every stream under ``root`` that has batches waiting or kept aside; none where ``root`` does not exist.
+
+    Raises:
+        SpoolError: ``root`` is not a directory or cannot be read.
+    """
+    if not root.exists():
+        return
+    with _explained(root):
+        runs = sorted(p for p in root.iterdir() if _is_valid(_RUN_ID, p.name) and p.is_dir())
+        streams = [p for run in runs for p in sorted(run.iterdir()) if _is_valid(_STREAM_ID, p.name) and p.is_dir()]
+    for path in streams:
+        with _explained(path):
+            batches, rejected = _batches_in(path), _batches_in(path / _REJECTED)
+            if batches or rejected:
+                size = sum(n for _, n in batches)
+                yield PendingStream(path, path.parent.name, len(batches), size, len(rejected), is_live(path))
+
+
+def is_live(path: Path) -> bool:
+    """Whether a running process holds the stream's directory."""
+    try:
+        os.close(_locked(path, make=False))
+    except SpoolBusy:
+        return True
+    except FileNotFoundError:
+        return False
+    return False
+
+
+def _locked(path: Path, make: bool) -> int:
+    """A descriptor that holds the directory's lock."""
+    for _ in range(10):  # another stream's end may remove the run's directory between our two calls
+        if make:
+            path.mkdir(parents=True, exist_ok=True)
+        try:
+            fd = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+        except FileNotFoundError:
+            if make:
+                continue
+            raise
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            raise SpoolBusy(f"{path} is in use by a running process, which sends it itself") from None
+        except OSError:
+            os.close(fd)
+            raise
+        if os.fstat(fd).st_nlink:
+            return fd
+        os.close(fd)  # its owner finished and removed it while we waited
+    raise FileNotFoundError(f"{path} vanishes as fast as it is made")
+
+
+def _write_whole(path: Path, body: bytes) -> None:
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        with open(partial, "wb") as file:
+            file.write(body)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        raise
+    _sync_directory(path.parent)
+
+
+def _sync_directory(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _batches_in(path: Path) -> list[tuple[int, int]]:
+    if not path.is_dir():
+        return []
+    found = []
+    for entry in os.scandir(path):
+        if _BATCH_NAME.fullmatch(entry.name):
+            with contextlib.suppress(FileNotFoundError):  # sent and deleted while we look
+                found.append((int(entry.name[:12]), entry.stat().st_size))
+    return sorted(found)
+
+
+def _valid(adapter: TypeAdapter[str], name: str) -> str:
+    if not _is_valid(adapter, name):
+        raise SpoolError(f"{name!r} cannot name a spool directory: letters, digits, '.', '_' and '-', at most 128")
+    return name
+
+
+def _is_valid(adapter: TypeAdapter[str], name: str) -> bool:
+    try:
+        adapter.validate_python(name)
+    except ValidationError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (NotADirectoryError, FileExistsError) as error:
+        raise SpoolError(f"{error.filename} is not a directory: set ENTROSTAT_DIR to one, or move the file") from error
+    except PermissionError as error:
+        raise SpoolError(f"no permission for {error.filename}: set ENTROSTAT_DIR to a directory of yours") from error
+    except OSError as error:
+        raise SpoolError(f"the spool {path} cannot be used: {error}. Set ENTROSTAT_DIR to another directory") from error
