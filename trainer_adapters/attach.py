@@ -1,0 +1,116 @@
+"""The one line: ``entrostat.attach(trainer)``."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+from entrostat.trainer_adapters.session import from_environment
+from entrostat.wire.errors import AttachError
+from entrostat.wire.messages import DesiredState
+
+_POLICY_TRAINERS = ("GRPOTrainer", "RLOOTrainer")
+_ATTRIBUTE = "_entrostat_handle"
+
+
+class Handle:
+    """What ``attach`` returns."""
+
+    def __init__(self, boundary: Any) -> None:
+        self.boundary = boundary
+
+    @property
+    def run_id(self) -> str:
+        """The run's name; final once training has begun."""
+        session = self.boundary.session
+        return str(session.run_id if session is not None else self.boundary.run_id)
+
+    @property
+    def url(self) -> str:
+        """Where the server shows the run."""
+        return f"{self.boundary.options.url}/v1/runs/{self.run_id}"
+
+    @property
+    def desired(self) -> DesiredState:
+        """The server's desired state as of its last answer; the empty document before there was one."""
+        session = self.boundary.session
+        return session.desired if session is not None else DesiredState()
+
+    def detach(self) -> None:
+        """Leave the trainer as it was found, from any point between two steps; what was recorded is sent."""
+        trainer = self.boundary.tap.trainer
+        self.boundary.end(trainer.state)
+        self.boundary.tap.remove()
+        trainer.remove_callback(self.boundary)
+        delattr(trainer, _ATTRIBUTE)
+
+
+def attached(trainer: Any) -> Handle | None:
+    """The handle of a trainer that is attached, or None."""
+    handle: Handle | None = getattr(trainer, _ATTRIBUTE, None)
+    return handle
+
+
+def attach(
+    trainer: Any,
+    *,
+    run: str | None = None,
+    url: str | None = None,
+    token: str | None = None,
+    directory: str | Path | None = None,
+    tags: dict[str, str] | None = None,
+    tokens: int | Literal["all"] | None = None,
+    candidates: int | None = None,
+    keep_candidates: int | None = None,
+    baseline_steps: int | None = None,
+    correct_at: float | None = None,
+) -> Handle:
+    """Watch ``trainer`` from now on. Its loss and gradients stay the same to the bit.
+
+    Args:
+        trainer: TRL's ``GRPOTrainer`` or ``RLOOTrainer``.
+        run: name of the run, ``[A-Za-z0-9._-]``; else ENTROSTAT_RUN, else made up. A checkpoint remembers it.
+        url: the server; else ENTROSTAT_URL, else http://localhost:8321. While none answers, batches wait on disk.
+        token: for a server that asks for one; else ENTROSTAT_TOKEN.
+        directory: where batches wait; else ENTROSTAT_DIR, else the user's data folder.
+        tags: free words to find the run by.
+        tokens: token rows kept per step and rank, 4,096 by default; ``"all"`` keeps every token.
+        candidates: candidates measured per token, 8 by default.
+        keep_candidates: candidates kept in token rows, 3 by default.
+        baseline_steps: the first steps, which d_collapse is measured against, 5 by default.
+        correct_at: a response is right when its total reward is at least this, 1.0 by default.
+
+    Returns:
+        A handle with ``run_id``, ``url``, ``desired`` and ``detach()``.
+
+    Raises:
+        AttachError: not a trainer we know, already attached, or a version whose private names have moved.
+        ValueError: an option out of range, with its name.
+    """
+    if attached(trainer) is not None:
+        raise AttachError(f"this {type(trainer).__name__} is attached already: call handle.detach() first")
+    options = from_environment(
+        run=run,
+        url=url,
+        token=token,
+        directory=directory,
+        tags=tags,
+        tokens=tokens,
+        candidates=candidates,
+        keep_candidates=keep_candidates,
+        baseline_steps=baseline_steps,
+        correct_at=correct_at,
+    )
+    if not any(base.__name__ in _POLICY_TRAINERS for base in type(trainer).__mro__):
+        raise AttachError(
+            f"{type(trainer).__module__}.{type(trainer).__name__} is not a trainer entrostat knows: it attaches to "
+            f"TRL's {' and '.join(_POLICY_TRAINERS)}; in a loop of your own use entrostat.Probe"
+        )
+    from entrostat.trainer_adapters.hf_callback import StepBoundary
+    from entrostat.trainer_adapters.trl_policy import PolicyTap
+
+    tap = PolicyTap(trainer)
+    tap.install()
+    boundary = StepBoundary(tap, options)
+    trainer.add_callback(boundary)
+    handle = Handle(boundary)
+    setattr(trainer, _ATTRIBUTE, handle)
+    return handle

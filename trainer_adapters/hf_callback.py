@@ -1,0 +1,143 @@
+"""Step boundaries of a transformers trainer: where a session begins, each step ends, and a run goes on."""
+
+import inspect
+from typing import Any
+
+import torch.distributed
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from entrostat.trainer_adapters import run_info
+from entrostat.trainer_adapters.session import Options, Place, Session, from_environment
+from entrostat.trainer_adapters.trl_policy import PolicyTap
+from entrostat.wire.errors import AttachError
+
+_STATE_KEY = "entrostat"
+
+
+class StepBoundary(TrainerCallback):  # type: ignore[misc]  # transformers is not typed for us
+    """Opens the session when training begins, closes each step, ends it; one for each attached trainer."""
+
+    def __init__(self, tap: PolicyTap, options: Options) -> None:
+        self.tap, self.options = tap, options
+        self.trainer_name = f"{type(tap.trainer).__module__.split('.')[0]}.{type(tap.trainer).__name__}"
+        self.run_id = options.run or run_info.new_run_id(self.trainer_name)
+        self.session: Session | None = None
+
+    def begin(self, state: TrainerState) -> None:
+        """Open the session, at a step boundary: at the start, after a resume, or in the middle of a run."""
+        place = self._place(state)
+        self.run_id = place.run_id
+        # In the trainer's own state, which it writes into every checkpoint: a resumed run finds its name there.
+        state.stateful_callbacks[_STATE_KEY] = {"args": {}, "attributes": {"run_id": place.run_id}}
+        trainer = self.tap.trainer
+        self.session = Session(
+            self.options,
+            place,
+            self.trainer_name,
+            {
+                "training": run_info.plain(trainer.args.to_dict()),
+                "model": run_info.plain(trainer.model.config.to_dict()),
+            },
+            self.tap.definitions(self.options.correct_at),
+            {"head": "trainer", "temperature": trainer.temperature},
+        )
+        self.tap.session = self.session
+        self.session.recorder.begin_step()
+
+    def _place(self, state: TrainerState) -> Place:
+        accelerator = self.tap.trainer.accelerator
+        kept = (state.stateful_callbacks or {}).get(_STATE_KEY)
+        has_resumed = state.global_step > 0 and kept is not None
+        run_id = kept["attributes"]["run_id"] if has_resumed and not self.options.run else self.run_id
+        shared = [run_id, run_info.new_id()]
+        if accelerator.num_processes > 1 and torch.distributed.is_initialized():
+            # The one time ranks speak for our sake: all must name the same run.
+            torch.distributed.broadcast_object_list(shared, src=0)
+        return Place(
+            run_id=shared[0],
+            session_id=shared[1],
+            rank=accelerator.process_index,
+            world_size=accelerator.num_processes,
+            resume_step=state.global_step if state.global_step > 0 else None,
+        )
+
+    def end(self, state: TrainerState) -> None:
+        """Close the session, sending what is left."""
+        if self.session is not None:
+            self.session.end(state.global_step)
+        self.session = self.tap.session = None
+
+    # Events of transformers -------------------------------------------------------------------------------------
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Training begins, or begins again from a checkpoint."""
+        if self.session is None:
+            self.begin(state)
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """An optimizer step begins; attached in the middle of a run, the session begins here."""
+        if self.session is None:
+            self.begin(state)
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """An optimizer step has ended; ``global_step`` counts it already."""
+        if self.session is not None:
+            with self.session.guarded("closing a step"):
+                self.session.recorder.end_step(state.global_step)
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """The trainer's own metrics. Rank 0 has them all."""
+        if self.session is not None and state.is_world_process_zero:
+            with self.session.guarded("reading the trainer's metrics"):
+                self.session.recorder.log(state.global_step, logs or {})
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Training has ended."""
+        self.end(state)
+
+
+class Callback(TrainerCallback):  # type: ignore[misc]  # transformers is not typed for us
+    """``callbacks=[entrostat.Callback()]``: sugar for ``entrostat.attach(trainer)``, with the same options.
+
+    transformers hands a callback everything but the trainer, so it is found on the call stack when training begins.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        from_environment(**options)  # a wrong option is said here, not hours later
+        self.options = options
+        self.handle: Any = None
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Attach to the trainer that is beginning to train."""
+        from entrostat.trainer_adapters.attach import attach, attached
+
+        trainer = _calling_trainer()
+        if attached(trainer) is None:
+            self.handle = attach(trainer, **self.options)
+            self.handle.boundary.begin(state)
+
+
+def _calling_trainer() -> Any:
+    from transformers import Trainer
+
+    frame = inspect.currentframe()
+    while frame is not None:
+        if isinstance(found := frame.f_locals.get("self"), Trainer):
+            return found
+        frame = frame.f_back
+    raise AttachError("entrostat.Callback found no trainer on the call stack: use entrostat.attach(trainer) instead")

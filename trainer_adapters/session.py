@@ -1,0 +1,191 @@
+"""One start of a trainer, seen from one rank: its settings, its stream, its recorder."""
+
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from entrostat.probe.definitions import Settings
+from entrostat.probe.recorder import Recorder
+from entrostat.trainer_adapters import run_info
+from entrostat.wire.messages import DesiredState, StreamOpen
+from entrostat.wire.sender import Sender
+
+log = logging.getLogger("entrostat")
+
+DEFAULT_URL = "http://localhost:8321"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user chose at ``attach``; see there.
+
+    Raises:
+        ValueError: with the option's name, what was found and what it may be.
+    """
+
+    run: str | None = None
+    url: str | None = None
+    token: str | None = None
+    directory: Path | None = None
+    tags: dict[str, str] = field(default_factory=dict)
+    tokens: int | Literal["all"] = 4096
+    candidates: int = 8
+    keep_candidates: int = 3
+    baseline_steps: int = 5
+    correct_at: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.tokens != "all" and (not isinstance(self.tokens, int) or self.tokens < 0):
+            raise ValueError(f"tokens={self.tokens!r}: give a number of token rows per step and rank, or 'all'")
+        if not 3 <= self.candidates <= 64:
+            raise ValueError(f"candidates={self.candidates}: rank_logp_1 to 3 need at least 3, and 64 is the most")
+        if self.baseline_steps < 1:
+            raise ValueError(
+                f"baseline_steps={self.baseline_steps}: the baseline of d_collapse needs at least one step"
+            )
+
+    @property
+    def budget(self) -> int | None:
+        """Token rows per step; None for all."""
+        return None if self.tokens == "all" else self.tokens
+
+
+def from_environment(**given: Any) -> Options:
+    """Options, those not given taken from ENTROSTAT_URL, _TOKEN, _RUN and _DIR."""
+    names = {"url": "ENTROSTAT_URL", "token": "ENTROSTAT_TOKEN", "run": "ENTROSTAT_RUN", "directory": "ENTROSTAT_DIR"}
+    found = {name: os.environ[variable] for name, variable in names.items() if os.environ.get(variable)}
+    merged: dict[str, Any] = {**found, **{k: v for k, v in given.items() if v is not None}}
+    merged.setdefault("url", DEFAULT_URL)
+    if merged.get("directory") is not None:
+        merged["directory"] = Path(merged["directory"])
+    return Options(**merged)
+
+
+def spool_root(options: Options) -> Path:
+    """Where batches wait: the option, or ``entrostat/spool`` in the user's data folder."""
+    if options.directory is not None:
+        return options.directory
+    data = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+    return Path(data) / "entrostat" / "spool"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """This process among the trainer's ranks, and what all of them share."""
+
+    run_id: str
+    session_id: str
+    rank: int = 0
+    world_size: int = 1
+    resume_step: int | None = None
+
+
+class Session:
+    """A recorder and the sender behind it, from the first step to the last.
+
+    Args:
+        options: the user's choices.
+        place: this rank's.
+        trainer: class name of the trainer, for the record.
+        config: the trainer's settings, plain JSON values.
+        definitions: what the signals' definitions depend on.
+        notes: more of the probe's settings, for the record.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        place: Place,
+        trainer: str,
+        config: dict[str, Any],
+        definitions: Settings,
+        notes: dict[str, Any],
+    ) -> None:
+        self.options, self.place = options, place
+        opening = _opening(options, place, trainer, config, definitions, notes)
+        self.sender = Sender(opening, url=options.url, token=options.token, root=spool_root(options))
+        self.recorder = Recorder(self.sender, definitions, options.keep_candidates)
+        self._warned: set[str] = set()
+        if place.resume_step is None:
+            self.recorder.event("run_started", f"{trainer} started", 0, rank=place.rank)
+        else:
+            self.recorder.event(
+                "resumed", f"{trainer} resumed after step {place.resume_step}", place.resume_step, rank=place.rank
+            )
+
+    @property
+    def run_id(self) -> str:
+        """The run's name, as the server knows it once it has answered."""
+        return self.sender.run_id
+
+    @property
+    def desired(self) -> DesiredState:
+        """What the server wants to be on, as of its last answer."""
+        return self.sender.desired
+
+    @contextlib.contextmanager
+    def guarded(self, doing: str) -> Iterator[None]:
+        """Whatever goes wrong inside is ours, not the run's: said once, recorded, never raised."""
+        began = time.perf_counter()
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001  the promise of design.md: a probe never makes training fail
+            self.warn_once(f"{doing} failed: {type(error).__name__}: {error}", exc_info=True)
+        finally:
+            self.recorder.spent(time.perf_counter() - began)
+
+    def warn_once(self, message: str, exc_info: bool = False) -> None:
+        """Log a warning and record it as an event, the first time it comes up."""
+        if message not in self._warned:
+            self._warned.add(message)
+            log.warning("%s (training goes on)", message, exc_info=exc_info)
+            self.recorder.event("warning", message)
+
+    def end(self, step: int, timeout_s: float = 5.0) -> None:
+        """The last step is done: send what is left for at most ``timeout_s``; the rest waits in the spool."""
+        self.recorder.event("run_ended", "training ended", step, rank=self.place.rank)
+        self.sender.close(timeout_s)
+
+
+def _opening(
+    options: Options,
+    place: Place,
+    trainer: str,
+    config: dict[str, Any],
+    definitions: Settings,
+    notes: dict[str, Any],
+) -> StreamOpen:
+    name, pid = run_info.host()
+    settings = {
+        "tokens": options.tokens,
+        "candidates": options.candidates,
+        "keep_candidates": options.keep_candidates,
+        "baseline_steps": options.baseline_steps,
+        "correct_at": definitions.correct_at,
+        "group_size": definitions.group_size,
+        "eps_low": definitions.eps_low,
+        "eps_high": definitions.eps_high,
+        **notes,
+    }
+    return StreamOpen(
+        run_id=place.run_id,
+        session_id=place.session_id,
+        rank=place.rank,
+        world_size=place.world_size,
+        resume_step=place.resume_step,
+        started=datetime.now(UTC),
+        host=name,
+        pid=pid,
+        trainer=trainer,
+        git_commit=run_info.git_commit(),
+        versions=run_info.versions(),
+        tags=options.tags,
+        config=config,
+        settings=settings,
+    )

@@ -1,0 +1,306 @@
+"""TRL's GRPOTrainer and RLOOTrainer (1.15 and later): what is tapped, where, and why it changes no number.
+
+TRL fuses the head into the loss, so logits never exist. Four places are wrapped on the trainer's instance, all of them
+passing on exactly what the original returned:
+
+- ``_calculate_rewards``: the rewards of a generation, gathered by TRL over all ranks;
+- ``_generate_and_score_completions``: adds ``entrostat_*`` columns to the batch, which TRL shuffles and splits with the
+  rest and otherwise ignores: afterwards each response still knows its prompt and reward;
+- ``_compute_loss``: marks that a loss is being computed, and on which inputs;
+- ``_get_per_token_logps_and_entropies``: the log-probs and entropies of the loss's own forward.
+
+The hidden states come from a hook on the backbone during that same forward; the fused head is asked for the outputs
+TRL's kernel gives beside the two that TRL uses (its log-probs and gradients are the same to the bit; a test shows it).
+"""
+
+import functools
+import inspect
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from entrostat.probe.capture import Observed, capture
+from entrostat.probe.definitions import Rollout, Settings
+from entrostat.probe.token_stats import TokenStats, from_hidden
+from entrostat.trainer_adapters.session import Session
+from entrostat.wire.errors import AttachError
+
+if TYPE_CHECKING:
+    from trl import GRPOTrainer
+
+_TAPPED = {
+    "_calculate_rewards": ["inputs", "prompts", "completions", "completion_ids_list"],
+    "_generate_and_score_completions": ["inputs"],
+    "_compute_loss": ["model", "inputs"],
+    "_get_per_token_logps_and_entropies": ["model", "input_ids", "attention_mask", "logits_to_keep"],
+}
+_HEAD_OUTPUTS = ("log_probs", "entropy", "log_sum_sq_probs", "is_top1")
+_PROMPT, _REWARD, _TRUNCATED = "entrostat_prompt", "entrostat_reward", "entrostat_truncated"
+
+
+class PolicyTap:
+    """The taps on one trainer. Without a session (before ``train``, after ``detach``) they only pass on.
+
+    Args:
+        trainer: a ``GRPOTrainer`` or ``RLOOTrainer``.
+
+    Raises:
+        AttachError: a private method that is tapped has moved; names the version and the way out.
+    """
+
+    def __init__(self, trainer: "GRPOTrainer") -> None:
+        self.trainer = trainer
+        self.session: Session | None = None
+        self.causal_lm = trainer.model.get_base_model() if hasattr(trainer.model, "peft_config") else trainer.model
+        self._inputs: dict[str, Any] | None = None
+        self._rewards_per_func: Tensor | None = None
+        self._num_rollouts = 0
+        self._is_listening = False
+        self._hidden: Tensor | None = None
+        self._head: Any = None
+        self._generator: torch.Generator | None = None
+        self._original_forward: Any = None
+        self._hook: torch.utils.hooks.RemovableHandle | None = None
+        check_methods(trainer)
+
+    # Installing and removing ------------------------------------------------------------------------------------
+
+    def install(self) -> None:
+        """Put the taps in place; they act on the next batch."""
+        from trl.trainer.utils import add_fused_lm_head
+
+        self._original_forward = self.causal_lm.__dict__.get("forward")
+        kwargs: dict[str, Any] = {"temperature": self.trainer.temperature, "outputs": _HEAD_OUTPUTS}
+        if hasattr(self.trainer.args, "cast_lm_head_to_fp32"):
+            kwargs["cast_lm_head_to_fp32"] = self.trainer.args.cast_lm_head_to_fp32
+        add_fused_lm_head(self.causal_lm, **kwargs)
+        self._listen_to_head()
+        self._hook = self.causal_lm.base_model.register_forward_hook(self._on_backbone)
+        for name in _TAPPED:
+            original = getattr(self.trainer, name)
+            tapped = functools.wraps(original)(functools.partial(getattr(self, f"_on{name}"), original))
+            setattr(self.trainer, name, tapped)
+
+    def remove(self) -> None:
+        """Leave the trainer as it was found."""
+        for name in _TAPPED:
+            self.trainer.__dict__.pop(name, None)
+        if self._original_forward is not None:
+            self.causal_lm.forward = self._original_forward
+        if self._hook is not None:
+            self._hook.remove()
+        self.session = None
+
+    def _listen_to_head(self) -> None:
+        fused = self.causal_lm.forward
+
+        # The signature must stay: `generate` validates its arguments against it.
+        @functools.wraps(fused)
+        def forward(_self: Any, *args: Any, **kwargs: Any) -> Any:
+            output = fused(*args, **kwargs)
+            if self._is_listening and kwargs.get("fused_lm_head"):
+                self._head = output
+            return output
+
+        self.causal_lm.forward = types.MethodType(forward, self.causal_lm)
+
+    # What the trainer calls -------------------------------------------------------------------------------------
+
+    def _on_calculate_rewards(self, original: Any, *args: Any, **kwargs: Any) -> Tensor:
+        rewards_per_func: Tensor = original(*args, **kwargs)
+        self._rewards_per_func = rewards_per_func
+        return rewards_per_func
+
+    def _on_generate_and_score_completions(self, original: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        output: dict[str, Any] = original(*args, **kwargs)
+        if self.session is not None and self.trainer.model.training:
+            with self.session.guarded("reading the rewards of a generation"):
+                output = {**output, **self._response_columns(output)}
+        return output
+
+    def _on_compute_loss(self, original: Any, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
+        self._inputs = inputs
+        try:
+            loss: Tensor = original(model, inputs, *args, **kwargs)
+        finally:
+            self._inputs = None
+        return loss
+
+    def _on_get_per_token_logps_and_entropies(self, original: Any, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        # Old and reference log-probs go through here too, without gradients or without entropies.
+        is_loss = self._inputs is not None and torch.is_grad_enabled() and bool(kwargs.get("compute_entropy"))
+        if self.session is None or not is_loss:
+            result: tuple[Any, ...] = original(*args, **kwargs)
+            return result
+        self._is_listening = True
+        try:
+            result = original(*args, **kwargs)
+        finally:
+            self._is_listening = False
+        with self.session.guarded("observing a micro-batch"):
+            self._observe(result[0], result[1])
+        self._hidden = self._head = None
+        return result
+
+    def _on_backbone(self, _module: torch.nn.Module, _args: Any, output: Any) -> None:
+        if self._is_listening:
+            self._hidden = output[0] if isinstance(output, tuple) else output.last_hidden_state
+
+    # Reading ----------------------------------------------------------------------------------------------------
+
+    def _response_columns(self, output: dict[str, Any]) -> dict[str, Tensor]:
+        """Prompt number, reward and truncation of each local response, [B]; the whole generation to the recorder."""
+        assert self.session is not None
+        assert self._rewards_per_func is not None
+        trainer, ids = self.trainer, output["completion_ids"]
+        num_local, group = ids.shape[0], trainer.num_generations
+        weights = trainer.reward_weights.to(self._rewards_per_func.device)
+        reward = (self._rewards_per_func * weights).nansum(dim=1)
+        reward[self._rewards_per_func.isnan().all(dim=1)] = torch.nan
+        prompt = torch.arange(reward.numel(), device=ids.device) // group
+        prompt = prompt + self._num_rollouts * (reward.numel() // group)
+        self._num_rollouts += 1
+        if trainer.accelerator.process_index == 0:
+            # TRL has gathered these over all ranks already, and reads them on the host right here itself.
+            self.session.recorder.add_rollout(Rollout(reward.double().cpu().numpy(), prompt.cpu().numpy()))
+        mine = slice(trainer.accelerator.process_index * num_local, (trainer.accelerator.process_index + 1) * num_local)
+        ends = torch.isin(ids, torch.tensor(self._end_tokens(), device=ids.device)) & (output["completion_mask"] != 0)
+        return {_PROMPT: prompt[mine], _REWARD: reward[mine], _TRUNCATED: ~ends.any(dim=1)}
+
+    def _end_tokens(self) -> list[int]:
+        known = getattr(self.trainer, "eos_token_ids", None)
+        if known is None:
+            known = self.trainer.model.generation_config.eos_token_id
+        return [known] if isinstance(known, int) else list(known or [])
+
+    def _observe(self, logp: Tensor, entropy: Tensor) -> None:
+        assert self.session is not None
+        assert self._inputs is not None
+        inputs, options = self._inputs, self.session.options
+        mask = inputs["completion_mask"]
+        if inputs.get("tool_mask") is not None:
+            mask = mask * inputs["tool_mask"]
+        num_positions = mask.shape[1]
+        seen = Observed(
+            logp=logp,
+            entropy=entropy,
+            mask=mask,
+            token_ids=inputs["completion_ids"],
+            advantages=inputs["advantages"],
+            log_ratio=self._log_ratio(logp, mask, inputs),
+            is_top1=self._head.is_top1[:, -num_positions:] if self._head is not None else None,
+            sum_p2=self._head.log_sum_sq_probs[:, -num_positions:].exp() if self._head is not None else None,
+            prompt=inputs.get(_PROMPT),
+            reward=inputs.get(_REWARD),
+            truncated=inputs.get(_TRUNCATED),
+        )
+        budget = options.budget
+        if budget is not None:
+            budget = -(-budget // max(1, self.trainer.current_gradient_accumulation_steps))
+        self.session.recorder.add(
+            capture(
+                seen,
+                measure=self._measure(inputs["completion_ids"], mask),
+                measure_all=False,
+                budget=budget,
+                generator=self._random(logp.device),
+            )
+        )
+
+    def _log_ratio(self, logp: Tensor, mask: Tensor, inputs: dict[str, Any]) -> Tensor:
+        """[B, T], or [B] where the loss has one ratio a response. 0 where TRL takes the old policy as the current."""
+        with torch.no_grad():
+            if "old_logps" in inputs:  # RLOO: sums over the response
+                return (logp * mask).sum(1) - inputs["old_logps"]
+            old = inputs.get("old_per_token_logps")
+            log_ratio = torch.zeros_like(logp) if old is None else logp - old
+            if getattr(self.trainer, "importance_sampling_level", "token") == "sequence":
+                return (log_ratio * mask).sum(1) / mask.sum(1).clamp(min=1)
+            return log_ratio
+
+    def _measure(self, token_ids: Tensor, mask: Tensor) -> Any:
+        """Candidates of chosen tokens from the tapped hidden states, with the trainer's own head and temperature."""
+        head = self.causal_lm.get_output_embeddings()
+        if self._hidden is None or type(head.weight.data) is not torch.Tensor or head.weight.numel() == 0:
+            assert self.session is not None
+            self.session.warn_once("no candidates: the hidden states or the head's weight are not whole on this rank")
+            return None
+        num_positions = mask.shape[1]
+        # Position t is predicted from the hidden state before it.
+        hidden = self._hidden.detach()[:, -num_positions - 1 : -1]
+        hidden = hidden.reshape(-1, hidden.shape[-1])
+        labels = token_ids.masked_fill(mask == 0, -100).reshape(-1)
+        dtype = self._head_dtype(head.weight)
+        softcap, logit_scale = logit_transform(self.causal_lm.config)
+
+        def measure(rows: Tensor) -> TokenStats:
+            return from_hidden(
+                hidden[rows].to(dtype),
+                head.weight.detach().to(dtype),
+                labels[rows],
+                bias=None if head.bias is None else head.bias.detach().to(dtype),
+                temperature=self.trainer.temperature,
+                softcap=softcap,
+                logit_scale=logit_scale,
+                n=self.session.options.candidates if self.session else 8,
+            )
+
+        return measure
+
+    def _head_dtype(self, weight: Tensor) -> torch.dtype:
+        """The precision in which the trainer itself multiplies with the head."""
+        if getattr(self.trainer.args, "cast_lm_head_to_fp32", False):
+            return torch.float32
+        mixed = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.trainer.accelerator.mixed_precision)
+        return mixed or weight.dtype
+
+    def _random(self, device: torch.device) -> torch.Generator:
+        # Our own: the trainer's random numbers must come out as they would without us.
+        if self._generator is None or self._generator.device != device:
+            self._generator = torch.Generator(device=device)
+            self._generator.manual_seed(self.trainer.accelerator.process_index)
+        return self._generator
+
+    def definitions(self, correct_at: float) -> Settings:
+        """What the signals' definitions take from this trainer's settings."""
+        return Settings(
+            correct_at=correct_at,
+            group_size=self.trainer.num_generations,
+            eps_low=self.trainer.epsilon_low,
+            eps_high=self.trainer.epsilon_high,
+        )
+
+
+def check_methods(trainer: object) -> None:
+    """Raise if a method that is tapped is missing or takes other arguments than it did.
+
+    Raises:
+        AttachError: with the installed version and the way out.
+    """
+    for name, arguments in _TAPPED.items():
+        method = getattr(trainer, name, None)
+        found = list(inspect.signature(method).parameters)[: len(arguments)] if callable(method) else None
+        if found != arguments:
+            from importlib.metadata import version
+
+            raise AttachError(
+                f"TRL {version('trl')}: {type(trainer).__name__}.{name} takes {found}, expected {arguments}. This "
+                "version of entrostat knows TRL 1.15 and 1.16: install one of those, update entrostat, or call "
+                "entrostat.Probe in your own loop."
+            )
+
+
+def logit_transform(config: Any) -> tuple[float | None, float | None]:
+    """The soft-cap and the factor that the model's head applies to its logits (Gemma, Cohere, Granite, Falcon-H1)."""
+    text = config.get_text_config()
+    softcap = getattr(text, "final_logit_softcapping", None)
+    for name in ("logit_scale", "output_multiplier", "lm_head_multiplier"):
+        if getattr(text, name, None) is not None:
+            return softcap, float(getattr(text, name))
+    scaling = getattr(text, "logits_scaling", None)
+    if scaling is None:
+        return softcap, None
+    # HyperCLOVA X multiplies by it, Granite and MiniCPM3 divide.
+    return softcap, float(scaling) if text.model_type == "hyperclovax" else 1.0 / float(scaling)
