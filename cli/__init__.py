@@ -1,1 +1,1 @@
-"""cli"""
+"""The ``entrostat`` command. Commands import what they need when they run, so that ``--help`` is instant."""

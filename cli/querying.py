@@ -1,0 +1,115 @@
+"""``sql`` and ``runs``: questions to a server, or straight to a database file that no server holds."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import pyarrow as pa
+import typer
+
+from entrostat.cli.options import DEFAULT_URL, Token, Url, client
+from entrostat.cli.output import Format, write
+
+runs = typer.Typer(help="List, show, tag and delete runs.", no_args_is_help=True)
+
+Form = Annotated[Format, typer.Option("--format", "-f", help="How to print the result.")]
+Out = Annotated[Path | None, typer.Option("--out", "-o", help="Write to this file.", show_default=False)]
+
+
+def sql(
+    statement: Annotated[str, typer.Argument(help="One SELECT; '-' reads it from standard input.")],
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    database: Annotated[
+        Path | None, typer.Option(help="A database file that no server has open, in the place of a server.")
+    ] = None,
+    form: Form = Format.table,
+    out: Out = None,
+    max_rows: Annotated[int, typer.Option(help="Cut the result after this many rows (and say so).")] = 10_000,
+) -> None:
+    """Ask in SQL. Views: run, step, step_metric, histogram, sequence, token, event, ...: see the dashboard's SQL page."""
+    text = sys.stdin.read() if statement == "-" else statement
+    result, is_cut = _ask_file(database, text, max_rows) if database else client(url, token).sql(text, max_rows)
+    write(result, form, out)
+    if is_cut:
+        print(f"entrostat: cut after {result.num_rows} rows; --max-rows gives more", file=sys.stderr)
+
+
+def _ask_file(database: Path, statement: str, max_rows: int) -> tuple[pa.Table, bool]:
+    from entrostat.storage.store import Store
+    from entrostat.wire.errors import NotFound
+
+    if not database.exists():
+        raise NotFound(f"no database at {database}")
+    with Store(f"duckdb:///{database}") as store:
+        answer = store.query(statement, max_rows=max_rows)
+        return answer.table, answer.truncated
+
+
+@runs.command("list")
+def list_runs(
+    search: Annotated[str, typer.Argument(help="Part of a name or tag.")] = "",
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    form: Form = Format.table,
+    out: Out = None,
+) -> None:
+    """The runs a server has, newest first."""
+    found = client(url, token).get("/v1/runs", search=search, limit=1000)["runs"]
+    rows = [_summary(run) for run in found]
+    if not rows:
+        print(
+            "entrostat: no runs" + (f" match {search!r}" if search else " yet: entrostat.attach(trainer)"),
+            file=sys.stderr,
+        )
+        return
+    write(pa.Table.from_pylist(rows), form, out)
+
+
+def _summary(run: dict[str, Any]) -> dict[str, Any]:
+    latest = run.get("latest") or {}
+    shown = ("entropy_mean", "reward_mean", "pass_at_1", "d_collapse")
+    return {
+        "run": run["run"],
+        "status": run["status"],
+        "step": run["last_step"],
+        **{name: latest.get(name) for name in shown},
+        "tags": " ".join(f"{k}={v}" for k, v in (run.get("tags") or {}).items()),
+        "last_seen": run["last_seen"],
+    }
+
+
+@runs.command("show")
+def show(run: str, url: Url = DEFAULT_URL, token: Token = None) -> None:
+    """Everything a run says of itself, as JSON."""
+    print(json.dumps(client(url, token).get(f"/v1/runs/{run}"), indent=2, default=str))
+
+
+@runs.command("tag")
+def tag(
+    run: str,
+    tags: Annotated[list[str], typer.Argument(help="name=value ...; an empty value removes the tag.")],
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+) -> None:
+    """Set tags of a run."""
+    if wrong := [t for t in tags if "=" not in t]:
+        raise typer.BadParameter(f"{wrong[0]!r} is not name=value")
+    server = client(url, token)
+    kept = dict(server.get(f"/v1/runs/{run}").get("tags") or {})
+    kept |= dict(t.split("=", 1) for t in tags)
+    server.patch(f"/v1/runs/{run}", {"tags": {k: v for k, v in kept.items() if v}})
+
+
+@runs.command("delete")
+def delete(
+    run: str,
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Delete a run and all its rows. There is no way back."""
+    if not yes:
+        typer.confirm(f"delete the run {run} and everything recorded of it?", abort=True)
+    client(url, token).delete(f"/v1/runs/{run}")
