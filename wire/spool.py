@@ -49,10 +49,13 @@ class SpoolStream:
         path = root / _valid(_RUN_ID, opening.run_id) / _valid(_STREAM_ID, stream_id)
         with _explained(path):
             lock_fd = _locked(path, make=True)
-            if (path / _OPEN).exists():
+            try:
+                if (path / _OPEN).exists():
+                    raise SpoolError(f"{path} holds this stream already: a stream is written once, take a new id")
+                _write_whole(path / _OPEN, opening.json_bytes())
+            except (OSError, SpoolError):
                 os.close(lock_fd)
-                raise SpoolError(f"{path} holds this stream already: a stream is written once, take a new stream_id")
-            _write_whole(path / _OPEN, opening.json_bytes())
+                raise
         return cls(path, lock_fd, opening)
 
     @classmethod
