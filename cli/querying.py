@@ -28,7 +28,7 @@ def sql(
     out: Out = None,
     max_rows: Annotated[int, typer.Option(help="Cut the result after this many rows (and say so).")] = 10_000,
 ) -> None:
-    """Ask in SQL. Views: run, step, step_metric, histogram, sequence, token, event, ...: see the dashboard's SQL page."""
+    """Ask in SQL, over the views run, step, step_metric, histogram, sequence, token, event (docs/sql.md)."""
     text = sys.stdin.read() if statement == "-" else statement
     result, is_cut = _ask_file(database, text, max_rows) if database else client(url, token).sql(text, max_rows)
     write(result, form, out)

@@ -1,0 +1,167 @@
+"""Every signal against its formula in plain loops, whole and however the step is cut into micro-batches."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference import signals_oracle as oracle
+from support.steps import captured, random_step
+
+from entrostat.probe.definitions import Rollout, Settings
+from entrostat.probe.signals import signals_of
+from entrostat.probe.signals.groups import complete_groups, pass_at_k
+from entrostat.probe.step import gather
+from entrostat.wire.signals import BY_NAME
+
+DEFINITIONS = Settings(group_size=4, eps_low=0.2, eps_high=0.28)
+
+FORMULAS = {
+    "entropy_mean": oracle.entropy_mean,
+    "entropy_pos": lambda s: oracle.entropy_mean(s, +1),
+    "entropy_neg": lambda s: oracle.entropy_mean(s, -1),
+    "rank_logp_1": lambda s: oracle.rank_logp(s, 1),
+    "rank_logp_2": lambda s: oracle.rank_logp(s, 2),
+    "rank_logp_3": lambda s: oracle.rank_logp(s, 3),
+    "sample_logp": oracle.sample_logp,
+    "top1_rate": oracle.top1_rate,
+    "cov_mean": lambda s: np.mean(oracle.cov_tokens(s)),
+    "cov_top_0_02pct": lambda s: oracle.cov_top(s, 0.0002),
+    "cov_top_0_2pct": lambda s: oracle.cov_top(s, 0.002),
+    "cov_top_2pct": lambda s: oracle.cov_top(s, 0.02),
+    "cov_top_20pct": lambda s: oracle.cov_top(s, 0.2),
+    "cov_group": oracle.cov_group,
+    "scope_score": lambda s: np.mean(oracle.scope_scores(s)),
+    "scope_mass_top5": lambda s: (
+        sum(sorted(oracle.scope_scores(s))[-max(1, round(0.05 * len(oracle.scope_scores(s)))) :])
+        / sum(oracle.scope_scores(s))
+    ),
+    "ppl": oracle.ppl,
+    "ln_ppl_z_pos": lambda s: oracle.ln_ppl_z(s, +1),
+    "ln_ppl_z_neg": lambda s: oracle.ln_ppl_z(s, -1),
+    "reward_mean": lambda s: np.mean([r["reward"] for r in s]),
+    "reward_std": oracle.reward_std,
+    "zero_variance_groups": oracle.zero_variance_groups,
+    "all_right_groups": oracle.all_right_groups,
+    "all_wrong_groups": oracle.all_wrong_groups,
+    "pass_at_1": lambda s: oracle.pass_at_k(s, 1),
+    "pass_at_2": lambda s: oracle.pass_at_k(s, 2),
+    "pass_at_4": lambda s: oracle.pass_at_k(s, 4),
+    "length_mean": lambda s: np.mean([len(r["logp"]) for r in s]),
+    "length_max": lambda s: max(len(r["logp"]) for r in s),
+    "truncated_rate": lambda s: np.mean([r["truncated"] for r in s]),
+    "clip_fraction_low": lambda s: oracle.clip_fraction(s, low=0.2),
+    "clip_fraction_high": lambda s: oracle.clip_fraction(s, high=0.28),
+    "approx_kl": oracle.approx_kl,
+    "ratio_max": oracle.ratio_max,
+    "num_tokens": lambda s: sum(len(r["logp"]) for r in s),
+    "num_responses": len,
+    "num_invalid_tokens": lambda s: 0,
+}
+
+
+def values(step, cuts=()):
+    """The signals of a step cut into micro-batches at ``cuts``."""
+    edges = [0, *sorted(set(cuts)), len(step)]
+    data = gather([captured(step[a:b]) for a, b in zip(edges, edges[1:], strict=False) if b > a])
+    rollout = Rollout(np.array([r["reward"] for r in step]), np.array([r["prompt"] for r in step]))
+    return {name: part.value for name, part in signals_of(data, [rollout], DEFINITIONS).items()}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_every_signal_is_its_formula(seed):
+    step = random_step(seed)
+    found = values(step)
+
+    assert set(FORMULAS) == set(found)
+    for name, formula in FORMULAS.items():
+        assert found[name] == pytest.approx(formula(step), rel=1e-9, abs=1e-12), name
+
+
+def test_every_per_step_signal_of_the_vocabulary_has_a_formula_here():
+    made_elsewhere = {"wall_time_s", "step_s", "probe_ms", "probe_share"}
+    needs_larger_groups = {"pass_at_8", "pass_at_16", "pass_at_32", "pass_at_64"}
+    declared = {name for name, signal in BY_NAME.items() if signal.merge != "derived"}
+
+    assert declared - made_elsewhere - needs_larger_groups == set(FORMULAS)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 1000), cuts=st.lists(st.integers(1, 11), max_size=4))
+def test_a_step_cut_into_micro_batches_gives_the_same_values(seed, cuts):
+    step = random_step(seed)
+
+    whole, parts = values(step), values(step, cuts)
+
+    assert whole == pytest.approx(parts, rel=1e-12, abs=1e-13)
+
+
+def test_a_group_that_is_not_all_there_is_left_out_of_group_signals():
+    step = random_step(1, num_prompts=2)[:7]
+
+    found = values(step)
+
+    assert found["cov_group"] == pytest.approx(oracle.cov_group(step[:4]))
+    assert found["pass_at_2"] == pytest.approx(oracle.pass_at_k(step[:4], 2))
+
+
+def test_without_advantages_signals_that_need_them_are_absent_rather_than_zero():
+    micro = captured(random_step(0))
+    del micro.tensors["advantages"]
+
+    found = signals_of(gather([micro]), [], DEFINITIONS)
+
+    assert not {"entropy_pos", "cov_mean", "scope_score", "reward_mean", "ln_ppl_z_pos"} & set(found)
+    assert "entropy_mean" in found
+
+
+def test_tokens_with_nan_statistics_are_left_out_and_counted():
+    step = random_step(3)
+    micro = captured(step)
+    micro.tensors["entropy"][0, 0] = float("nan")
+    clean = [dict(r) for r in step]
+    for key in ("logp", "entropy", "A", "old", "top1", "ranks"):
+        clean[0][key] = clean[0][key][1:]
+
+    found = signals_of(gather([micro]), [], DEFINITIONS)
+
+    assert found["num_invalid_tokens"].value == 1
+    if clean[0]["logp"]:
+        assert found["entropy_mean"].value == pytest.approx(oracle.entropy_mean(clean))
+
+
+def test_responses_with_equal_perplexity_have_a_z_score_of_zero():
+    step = random_step(4, num_prompts=1)
+    same = [{**step[0], "A": [a] * len(step[0]["A"])} for a in (1.0, -1.0, 1.0, -1.0)]
+
+    found = values(same)
+
+    assert found["ln_ppl_z_pos"] == 0
+    assert found["ln_ppl_z_neg"] == 0
+
+
+@given(n=st.integers(1, 12), data=st.data())
+def test_pass_at_1_is_the_share_of_right_responses_and_grows_with_k(n, data):
+    c = data.draw(st.integers(0, n))
+    series = [pass_at_k(n, c, k) for k in range(1, n + 1)]
+
+    assert series[0] == pytest.approx(c / n)
+    assert series == sorted(series)
+    assert series[-1] == float(c > 0)
+
+
+def test_groups_are_found_whatever_the_order_of_responses():
+    prompt = np.array([7, 3, 7, 3, 9])
+
+    found = {tuple(sorted(members)) for members in complete_groups(prompt, 2)}
+
+    assert found == {(0, 2), (1, 3)}
+
+
+def test_an_unscored_response_takes_its_group_out_of_the_reward_signals():
+    reward = np.array([1.0, np.nan, 0.0, 1.0])
+    rollout = Rollout(reward, np.array([0, 0, 1, 1]))
+
+    found = signals_of(gather([captured(random_step(0))]), [rollout], Settings(group_size=2))
+
+    assert found["reward_mean"].value == pytest.approx(2 / 3)
+    assert found["pass_at_1"].value == pytest.approx(0.5)

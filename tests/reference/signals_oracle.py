@@ -1,0 +1,126 @@
+"""Every signal of a step written from its formula: plain loops, float64, nothing of ours imported.
+
+A step is a list of responses; a response is a dict with ``logp``, ``entropy``, ``A`` (one per token), ``old`` (log-probs
+of the old policy), ``top1`` (bools), ``ranks`` (per token the candidates' log-probs), ``prompt``, ``reward``, ``truncated``.
+"""
+
+import math
+from itertools import combinations
+
+
+def _tokens(step, key):
+    return [value for response in step for value in response[key]]
+
+
+def _mean(values):
+    values = list(values)
+    return sum(values) / len(values)
+
+
+def entropy_mean(step, sign=0):
+    return _mean(
+        h for r in step for h, a in zip(r["entropy"], r["A"]) if sign == 0 or (a > 0 if sign > 0 else a < 0)
+    )
+
+
+def rank_logp(step, n):
+    return _mean(_mean(candidates[n - 1] for candidates in r["ranks"]) for r in step)
+
+
+def sample_logp(step):
+    return _mean(_mean(r["logp"]) for r in step)
+
+
+def top1_rate(step):
+    return _mean(float(x) for x in _tokens(step, "top1"))
+
+
+def cov_tokens(step):
+    logp, advantage = _tokens(step, "logp"), _tokens(step, "A")
+    mean_logp, mean_a = _mean(logp), _mean(advantage)
+    return [(x - mean_logp) * (a - mean_a) for x, a in zip(logp, advantage)]
+
+
+def cov_top(step, share):
+    ordered = sorted(cov_tokens(step), reverse=True)
+    return _mean(ordered[: max(1, round(share * len(ordered)))])
+
+
+def _groups(step):
+    groups = {}
+    for response in step:
+        groups.setdefault(response["prompt"], []).append(response)
+    return list(groups.values())
+
+
+def cov_group(step):
+    values = []
+    for group in _groups(step):
+        x = [_mean(r["logp"]) for r in group]
+        y = [math.exp(v) * r["A"][0] for v, r in zip(x, group)]
+        values.append(_mean((a - _mean(x)) * (b - _mean(y)) for a, b in zip(x, y)))
+    return _mean(values)
+
+
+def scope_scores(step):
+    return [
+        math.exp(x) * (1 - math.exp(x)) * max(a, 0.0) for x, a in zip(_tokens(step, "logp"), _tokens(step, "A"))
+    ]
+
+
+def ppl(step):
+    return _mean(math.exp(-_mean(r["logp"])) for r in step)
+
+
+def ln_ppl_z(step, sign):
+    values = []
+    for group in _groups(step):
+        x = [-_mean(r["logp"]) for r in group]
+        spread = math.sqrt(_mean((v - _mean(x)) ** 2 for v in x))
+        values += [((v - _mean(x)) / spread if spread else 0.0, r["A"][0]) for v, r in zip(x, group)]
+    return _mean(z for z, a in values if (a > 0 if sign > 0 else a < 0))
+
+
+def reward_std(step):
+    rewards = [r["reward"] for r in step]
+    return math.sqrt(sum((x - _mean(rewards)) ** 2 for x in rewards) / (len(rewards) - 1))
+
+
+def zero_variance_groups(step):
+    return _mean(float(len({r["reward"] for r in group}) == 1) for group in _groups(step))
+
+
+def all_right_groups(step):
+    return _mean(float(all(r["reward"] >= 1 for r in group)) for group in _groups(step))
+
+
+def all_wrong_groups(step):
+    return _mean(float(all(r["reward"] < 1 for r in group)) for group in _groups(step))
+
+
+def pass_at_k(step, k):
+    """By counting all ways to draw k of a prompt's responses."""
+    shares = []
+    for group in _groups(step):
+        draws = list(combinations([r["reward"] >= 1 for r in group], k))
+        shares.append(_mean(float(any(draw)) for draw in draws))
+    return _mean(shares)
+
+
+def clip_fraction(step, low=None, high=None):
+    hits = []
+    for r in step:
+        for x, old, a in zip(r["logp"], r["old"], r["A"]):
+            ratio = math.exp(x - old)
+            hits.append(float((low is not None and ratio < 1 - low and a < 0) or
+                              (high is not None and ratio > 1 + high and a > 0)))
+    return _mean(hits)
+
+
+def approx_kl(step):
+    gaps = [x - old for r in step for x, old in zip(r["logp"], r["old"])]
+    return _mean(math.exp(g) - 1 - g for g in gaps)
+
+
+def ratio_max(step):
+    return max(math.exp(x - old) for r in step for x, old in zip(r["logp"], r["old"]))
