@@ -4,9 +4,12 @@ Nothing in a body is executed or used as a path: unknown tables, columns and ver
 """
 
 import json
+import struct
+from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from entrostat.wire.errors import MalformedBatch, TooLarge, UnknownVersion
 from entrostat.wire.mergeable import STATE_LENGTH
@@ -47,18 +50,60 @@ def decode(body: bytes, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> Tables:
     reader = pa.BufferReader(raw)
     tables: Tables = {}
     while reader.tell() < raw.size:
+        start = reader.tell()
         try:
-            table = pa.ipc.open_stream(reader).read_all()
-        except (pa.ArrowException, OSError, ValueError) as error:
-            raise MalformedBatch(f"not an Arrow IPC stream at byte {reader.tell()}: {error}") from error
-        name, rows = _checked(table)
+            name, rows = _next_table(reader)
+        except (pa.ArrowException, OSError, ValueError, KeyError, struct.error) as error:
+            raise MalformedBatch(f"not an Arrow IPC stream at byte {start}: {error}") from error
         if name in tables:
             raise MalformedBatch("a batch holds each table at most once", table=name)
         tables[name] = rows
     return tables
 
 
+def _next_table(reader: pa.BufferReader) -> tuple[str, pa.Table]:
+    start = reader.tell()
+    _refuse_compressed_buffers(reader)
+    reader.seek(start)
+    stream = pa.ipc.open_stream(reader)
+    name = _checked_name(stream.schema)
+    _check_schema(name, stream.schema)  # before any row is read: no type but ours is ever unpacked
+    return name, check_table(name, stream.read_all())
+
+
+def _refuse_compressed_buffers(reader: pa.BufferReader) -> None:
+    """Arrow may compress each column once more inside the body, where ``max_bytes`` would not see what it becomes."""
+    messages = pa.ipc.MessageReader.open_stream(reader)
+    while True:
+        try:
+            message = messages.read_next_message()
+        except StopIteration:
+            return
+        if message.type == "record batch" and _has_compression(message.metadata.to_pybytes()):
+            raise MalformedBatch("its columns are compressed one by one: write the Arrow streams without compression")
+
+
+def _has_compression(metadata: bytes) -> bool:
+    """Whether the flatbuffer of a record batch's message sets ``RecordBatch.compression`` (Arrow's Message.fbs)."""
+    header = _flatbuffer_field(metadata, struct.unpack_from("<I", metadata)[0], 2)
+    if header is None:
+        raise MalformedBatch("a message without a header")
+    batch = header + struct.unpack_from("<I", metadata, header)[0]
+    return _flatbuffer_field(metadata, batch, 3) is not None
+
+
+def _flatbuffer_field(data: bytes, table: int, index: int) -> int | None:
+    """Where the table's field lies; None where it is not set."""
+    fields = table - struct.unpack_from("<i", data, table)[0]
+    size = struct.unpack_from("<H", data, fields)[0]
+    entry = 4 + 2 * index
+    offset = struct.unpack_from("<H", data, fields + entry)[0] if entry < size else 0
+    return table + offset if offset else None
+
+
 def _decompress(body: bytes, max_bytes: int) -> pa.Buffer:
+    if not body:
+        raise MalformedBatch("the body is empty")
     try:
         with pa.CompressedInputStream(pa.BufferReader(body), "zstd") as stream:
             raw = stream.read_buffer(max_bytes + 1)
@@ -69,11 +114,11 @@ def _decompress(body: bytes, max_bytes: int) -> pa.Buffer:
     return raw
 
 
-def _checked(table: pa.Table) -> tuple[str, pa.Table]:
-    metadata = table.schema.metadata or {}
-    name = metadata.get(b"table", b"").decode(errors="replace")
-    version = metadata.get(b"protocol", b"").decode(errors="replace")
-    if not version.isdigit():
+def _checked_name(schema: pa.Schema) -> str:
+    metadata = schema.metadata or {}
+    name: str = metadata.get(b"table", b"").decode(errors="replace")
+    version: str = metadata.get(b"protocol", b"").decode(errors="replace")
+    if not (version.isascii() and version.isdigit() and len(version) < 10 and int(version) > 0):
         raise MalformedBatch("the schema's metadata lacks the protocol version", table=name or None)
     if int(version) > PROTOCOL:
         raise UnknownVersion(
@@ -81,7 +126,22 @@ def _checked(table: pa.Table) -> tuple[str, pa.Table]:
         )
     if name not in TABLES:
         raise MalformedBatch(f"unknown table {name!r}: the tables are {sorted(TABLES)}")
-    return name, check_table(name, table)
+    return name
+
+
+def _check_schema(name: str, found: pa.Schema) -> None:
+    schema = TABLES[name]
+    for column in found.names:
+        if column not in schema.names:
+            raise MalformedBatch(f"unknown column: the columns are {schema.names}", name, column)
+    for field in schema:
+        times = found.names.count(field.name)
+        if times != 1:
+            reason = "the column is missing" if times == 0 else f"the column is there {times} times"
+            raise MalformedBatch(reason, name, field.name)
+        kind = found.field(field.name).type
+        if kind != field.type:
+            raise MalformedBatch(f"the type is {kind}, it must be {field.type}", name, field.name)
 
 
 def check_table(name: str, table: pa.Table) -> pa.Table:
@@ -90,35 +150,27 @@ def check_table(name: str, table: pa.Table) -> pa.Table:
     Raises:
         MalformedBatch: with the table, the column and the reason.
     """
-    schema = TABLES[name]
-    for column in table.schema.names:
-        if column not in schema.names:
-            raise MalformedBatch(f"unknown column: the columns are {schema.names}", name, column)
-    for field in schema:
-        if field.name not in table.schema.names:
-            raise MalformedBatch("the column is missing", name, field.name)
-        column = table[field.name]
-        if column.type != field.type:
-            raise MalformedBatch(f"the type is {column.type}, it must be {field.type}", name, field.name)
-        if not field.nullable and column.null_count:
-            raise MalformedBatch(f"{column.null_count} values are null, none may be", name, field.name)
+    _check_schema(name, table.schema)
     try:
-        table.validate(full=True)
+        table.validate(full=True)  # first: until then not even a null count can be trusted
     except pa.ArrowException as error:
         raise MalformedBatch(f"the rows are not consistent: {error}", name) from error
-    steps = table["step"]
-    lowest = pa.compute.min(steps).as_py()
+    for field in TABLES[name]:
+        nulls = 0 if field.nullable else table[field.name].null_count
+        if nulls:
+            raise MalformedBatch(f"{nulls} values are null, none may be", name, field.name)
+    lowest = pc.min(table["step"]).as_py()
     if lowest is not None and lowest < 0:
         raise MalformedBatch(f"steps count from 0, found {lowest}", name, "step")
     if name == "step_metric":
         _check_states(table)
-    return table.select(schema.names)
+    return table.select(TABLES[name].names)
 
 
 def _check_states(table: pa.Table) -> None:
     rules = table["merge"].combine_chunks()
-    lengths = pa.compute.list_value_length(table["state"]).combine_chunks()
-    if table["state"].num_chunks and any(chunk.values.null_count for chunk in table["state"].chunks):
+    lengths = pc.list_value_length(table["state"]).combine_chunks()
+    if any(chunk.flatten().null_count for chunk in table["state"].chunks):
         raise MalformedBatch("a state holds a null", "step_metric", "state")
     pairs = pa.table({"merge": rules, "length": lengths}).group_by(["merge", "length"]).aggregate([]).to_pylist()
     for pair in pairs:
@@ -144,7 +196,7 @@ def decode_json(body: bytes) -> Tables:
     """
     try:
         document = json.loads(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise MalformedBatch(f"not JSON: {error}") from error
     if not isinstance(document, dict):
         raise MalformedBatch("a JSON batch is an object of table name -> list of rows")
@@ -168,7 +220,7 @@ def _rows_to_table(name: str, rows: Any) -> pa.Table:
         values = [row.get(field.name) for row in rows]
         try:
             columns.append(_array(values, field.type))
-        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        except (pa.ArrowException, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise MalformedBatch(f"must be {field.type}: {error}", name, field.name) from error
     return check_table(name, pa.table(columns, names=schema.names))
 
@@ -176,7 +228,17 @@ def _rows_to_table(name: str, rows: Any) -> pa.Table:
 def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
     if pa.types.is_timestamp(kind) and any(isinstance(v, str) for v in values):
         return pa.array(values, pa.string()).cast(kind)
+    if pa.types.is_integer(kind):
+        _refuse_fractions(values)
+    if pa.types.is_list(kind) and pa.types.is_integer(kind.value_type):
+        _refuse_fractions(v for value in values if isinstance(value, list) for v in value)
     return pa.array(values, kind)
+
+
+def _refuse_fractions(values: Iterable[Any]) -> None:
+    for value in values:  # Arrow would cut 1.5 down to 1 without a word
+        if isinstance(value, float) and not value.is_integer():
+            raise ValueError(f"{value} is not a whole number")
 
 
 def _plain_metric(row: dict[str, Any]) -> dict[str, Any]:
