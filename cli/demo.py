@@ -101,12 +101,11 @@ def _train(console: "Console", url: str, data: Path, steps: int, seed: int) -> d
             on_step=lambda step: progress.update(training, completed=step),
         )
         handle = entrostat.attach(trainer, url=url, directory=data / "spool", tags={"demo": "many_answers"})
-        sender_of = handle.boundary
         trainer.train()
         after = evaluate.evaluate(model, tokenizer, seed=seed)
     run_id = handle.run_id
     client = Client(url)
-    outcome = _outcome(client, run_id, sender_of.last_counters.batches_written)
+    outcome = _outcome(client, run_id, handle.counters.batches_written)
     outcome["database"] = str((data / "entrostat.duckdb").resolve())
     _show(console, before, after)
     return outcome

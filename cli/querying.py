@@ -99,7 +99,7 @@ def tag(
     server = client(url, token)
     kept = dict(server.get(f"/v1/runs/{run}").get("tags") or {})
     kept |= dict(t.split("=", 1) for t in tags)
-    server.patch(f"/v1/runs/{run}", {"tags": {k: v for k, v in kept.items() if v}})
+    server.send("PATCH", f"/v1/runs/{run}", {"tags": {k: v for k, v in kept.items() if v}})
 
 
 @runs.command("delete")
@@ -112,4 +112,4 @@ def delete(
     """Delete a run and all its rows. There is no way back."""
     if not yes:
         typer.confirm(f"delete the run {run} and everything recorded of it?", abort=True)
-    client(url, token).delete(f"/v1/runs/{run}")
+    client(url, token).send("DELETE", f"/v1/runs/{run}")

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from entrostat.trainer_adapters.session import from_environment
+from entrostat.wire.counters import Counters
 from entrostat.wire.errors import AttachError
 from entrostat.wire.messages import DesiredState
 
@@ -33,6 +34,12 @@ class Handle:
         """The server's desired state as of its last answer; the empty document before there was one."""
         session = self.boundary.session
         return session.desired if session is not None else DesiredState()
+
+    @property
+    def counters(self) -> Counters:
+        """What the sender has written, sent and dropped so far."""
+        session = self.boundary.session or self.boundary.last_session
+        return Counters() if session is None else session.sender.counters
 
     def detach(self) -> None:
         """Leave the trainer as it was found, from any point between two steps; what was recorded is sent."""

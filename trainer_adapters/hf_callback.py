@@ -22,6 +22,7 @@ class StepBoundary(TrainerCallback):  # type: ignore[misc]  # transformers is no
         self.trainer_name = f"{type(tap.trainer).__module__.split('.')[0]}.{type(tap.trainer).__name__}"
         self.run_id = options.run or run_info.new_run_id(self.trainer_name)
         self.session: Session | None = None
+        self.last_session: Session | None = None
 
     def begin(self, state: TrainerState) -> None:
         """Open the session, at a step boundary: at the start, after a resume, or in the middle of a run."""
@@ -64,7 +65,9 @@ class StepBoundary(TrainerCallback):  # type: ignore[misc]  # transformers is no
     def end(self, state: TrainerState) -> None:
         """Close the session, sending what is left."""
         if self.session is not None:
+            self.run_id = self.session.run_id
             self.session.end(state.global_step)
+            self.last_session = self.session
         self.session = self.tap.session = None
 
     # Events of transformers -------------------------------------------------------------------------------------
