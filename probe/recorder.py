@@ -38,11 +38,13 @@ class Recorder:
         sink: takes the work.
         settings: what the signals' definitions depend on.
         num_candidates: how many candidates a token row keeps.
+        rewards_from_responses: rewards come with the responses of the step; else by ``add_rollout``, once a generation.
     """
 
     sink: Sink
     settings: Settings = field(default_factory=Settings)
     num_candidates: int = 3
+    rewards_from_responses: bool = False
     _captures: list[Capture] = field(default_factory=list)
     _rollouts: list[Rollout] = field(default_factory=list)
     _began: float | None = None
@@ -76,9 +78,9 @@ class Recorder:
         captures, self._captures = self._captures, []
         rollouts, self._rollouts = self._rollouts, []
         self._began, self._own_s = now, 0.0
-        work = partial(
-            reduce_step, step, captures, rollouts, self.settings, self.num_candidates, cost | user_parts(metrics or {})
-        )
+        more = cost | user_parts(metrics or {})
+        known = None if self.rewards_from_responses else rollouts
+        work = partial(reduce_step, step, captures, known, self.settings, self.num_candidates, more)
         self.sink.put(work, sum(c.nbytes for c in captures) + 1024)
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
@@ -112,15 +114,18 @@ def user_parts(metrics: Mapping[str, Any]) -> Parts:
 def reduce_step(
     step: int,
     captures: list[Capture],
-    rollouts: list[Rollout],
+    rollouts: list[Rollout] | None,
     settings: Settings,
     num_candidates: int,
     more: Parts,
 ) -> Tables:
-    """The tables of one step. Runs on the background thread."""
+    """The tables of one step. Runs on the background thread; ``rollouts`` None: the responses' own rewards."""
     if not captures:
         return {"step_metric": metric_rows(step, more)}
     data = gather(captures)
+    if rollouts is None:
+        has_rewards = data.reward is not None and data.prompt is not None
+        rollouts = [Rollout(data.reward, data.prompt)] if has_rewards else []  # type: ignore[arg-type]
     return {
         "step_metric": metric_rows(step, signals_of(data, rollouts, settings) | more),
         "histogram": histogram_rows(step, data),

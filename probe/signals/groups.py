@@ -21,7 +21,8 @@ def parts(rollouts: Sequence[Rollout], settings: Settings) -> dict[str, Part]:
     reward = np.concatenate([r.reward for r in rollouts])
     scored = reward[np.isfinite(reward)]
     found = {"reward_mean": mean_of(scored), "reward_std": std_of(scored)}
-    groups = [r.reward[members] for r in rollouts for members in complete_groups(r.prompt, settings.group_size)]
+    prompt = np.concatenate([r.prompt for r in rollouts])
+    groups = [reward[members] for members in complete_groups(prompt, settings.group_size)]
     groups = [g for g in groups if np.isfinite(g).all()]
     return found | _group_parts(groups, settings.correct_at)
 

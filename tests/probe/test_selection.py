@@ -50,8 +50,7 @@ def test_the_reported_standard_error_of_a_rank_log_prob_is_that_of_many_draws():
     step = random_step(0, num_prompts=8, longest=9)
     exact = signals_of(gather([captured(step)]), [], Settings())["rank_logp_2"]
     parts = [
-        signals_of(gather([captured(step, budget=40, seed=seed)]), [], Settings())["rank_logp_2"]
-        for seed in range(400)
+        signals_of(gather([captured(step, budget=40, seed=seed)]), [], Settings())["rank_logp_2"] for seed in range(400)
     ]
     draws = np.array([part.value for part in parts])
     claimed = np.array([part.standard_error for part in parts])

@@ -1,5 +1,7 @@
 """Every signal against its formula in plain loops, whole and however the step is cut into micro-batches."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -62,7 +64,7 @@ FORMULAS = {
 def values(step, cuts=()):
     """The signals of a step cut into micro-batches at ``cuts``."""
     edges = [0, *sorted(set(cuts)), len(step)]
-    data = gather([captured(step[a:b]) for a, b in zip(edges, edges[1:], strict=False) if b > a])
+    data = gather([captured(step[a:b]) for a, b in pairwise(edges) if b > a])
     rollout = Rollout(np.array([r["reward"] for r in step]), np.array([r["prompt"] for r in step]))
     return {name: part.value for name, part in signals_of(data, [rollout], DEFINITIONS).items()}
 

@@ -1,7 +1,8 @@
 """Every signal of a step written from its formula: plain loops, float64, nothing of ours imported.
 
-A step is a list of responses; a response is a dict with ``logp``, ``entropy``, ``A`` (one per token), ``old`` (log-probs
-of the old policy), ``top1`` (bools), ``ranks`` (per token the candidates' log-probs), ``prompt``, ``reward``, ``truncated``.
+A step is a list of responses; a response is a dict with ``logp``, ``entropy``, ``A`` (one per token), ``old``
+(log-probs of the old policy), ``top1`` (bools), ``ranks`` (per token the candidates' log-probs), ``prompt``,
+``reward``, ``truncated``.
 """
 
 import math
@@ -18,9 +19,7 @@ def _mean(values):
 
 
 def entropy_mean(step, sign=0):
-    return _mean(
-        h for r in step for h, a in zip(r["entropy"], r["A"]) if sign == 0 or (a > 0 if sign > 0 else a < 0)
-    )
+    return _mean(h for r in step for h, a in zip(r["entropy"], r["A"]) if sign == 0 or (a > 0 if sign > 0 else a < 0))
 
 
 def rank_logp(step, n):
@@ -63,9 +62,7 @@ def cov_group(step):
 
 
 def scope_scores(step):
-    return [
-        math.exp(x) * (1 - math.exp(x)) * max(a, 0.0) for x, a in zip(_tokens(step, "logp"), _tokens(step, "A"))
-    ]
+    return [math.exp(x) * (1 - math.exp(x)) * max(a, 0.0) for x, a in zip(_tokens(step, "logp"), _tokens(step, "A"))]
 
 
 def ppl(step):
@@ -112,8 +109,11 @@ def clip_fraction(step, low=None, high=None):
     for r in step:
         for x, old, a in zip(r["logp"], r["old"], r["A"]):
             ratio = math.exp(x - old)
-            hits.append(float((low is not None and ratio < 1 - low and a < 0) or
-                              (high is not None and ratio > 1 + high and a > 0)))
+            hits.append(
+                float(
+                    (low is not None and ratio < 1 - low and a < 0) or (high is not None and ratio > 1 + high and a > 0)
+                )
+            )
     return _mean(hits)
 
 

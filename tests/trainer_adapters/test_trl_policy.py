@@ -106,7 +106,7 @@ def test_signals_are_trls_own_numbers_and_those_of_a_second_forward(tmp_path):
 
     tables, _ = spooled(tmp_path / "spool")
     values = values_of(tables["step_metric"], 1)
-    logged = [row for row in trainer.state.log_history if row.get("step") == 1][0]
+    logged = next(row for row in trainer.state.log_history if row.get("step") == 1)
     assert values["entropy_mean"] == pytest.approx(logged["entropy"], rel=1e-5)
     assert values["reward_mean"] == pytest.approx(logged["reward"], rel=1e-6)
     assert values["reward_std"] == pytest.approx(logged["reward_std"], rel=1e-5)

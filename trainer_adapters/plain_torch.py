@@ -1,0 +1,243 @@
+"""A loop of your own: ``Probe`` measures from hidden states and the head, or from logits.
+
+::
+
+    probe = entrostat.Probe(run="mine")
+    seen = probe.observe(hidden=h, head=W, labels=y, mask=m, advantages=A, groups=g, rewards=r)
+    loss = probe.policy_loss(logp, seen, old_logps=old)      # your log-probs, with gradients
+    probe.end_step(step, metrics={"lr": lr})
+    probe.close()
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from entrostat.probe.capture import Observed, capture
+from entrostat.probe.definitions import Settings
+from entrostat.probe.token_stats import TokenStats, from_hidden, from_logits
+from entrostat.trainer_adapters import run_info
+from entrostat.trainer_adapters.session import Place, Session, from_environment
+from entrostat.wire.messages import DesiredState
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One observed micro-batch: the statistics of every token, [B, T] each where ``stats`` has them flat."""
+
+    stats: TokenStats
+    mask: Tensor
+    advantages: Tensor | None
+
+    @property
+    def entropy(self) -> Tensor:
+        """[B, T] nats; NaN on padding."""
+        return self.stats.entropy.view(self.mask.shape)
+
+    @property
+    def logp(self) -> Tensor:
+        """[B, T] log-prob of the labels, nats, without gradient; NaN on padding."""
+        return self.stats.logp.view(self.mask.shape)
+
+
+class Probe:
+    """A probe for a plain torch loop; everything ``entrostat.attach`` records, from the tensors you give.
+
+    Args:
+        run: the run's name; else ENTROSTAT_RUN, else made up.
+        resume_step: the last step of the checkpoint the loop resumed from; None at a fresh start.
+        rank: this process's rank.
+        world_size: number of ranks.
+        session_id: the same 32 hex digits on all ranks of one start; needed where ``world_size`` is above 1.
+        group_size: responses per prompt; groups with fewer present in a step are left out of group signals.
+        eps_low: lower clip range, for the clip fractions and ``policy_loss``.
+        eps_high: upper clip range.
+        config: your settings, plain JSON values, kept with the run.
+        **options: url, token, directory, tags, tokens, candidates, keep_candidates, baseline_steps, correct_at, as in
+            ``entrostat.attach``.
+
+    Raises:
+        ValueError: an option out of range, or several ranks without a common ``session_id``.
+    """
+
+    def __init__(
+        self,
+        run: str | None = None,
+        *,
+        resume_step: int | None = None,
+        rank: int = 0,
+        world_size: int = 1,
+        session_id: str | None = None,
+        group_size: int | None = None,
+        eps_low: float = 0.2,
+        eps_high: float = 0.2,
+        config: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        if world_size > 1 and (session_id is None or run is None):
+            raise ValueError("with several ranks give all of them the same run and session_id (32 hex digits)")
+        chosen = from_environment(run=run, **options)
+        place = Place(
+            run_id=chosen.run or run_info.new_run_id("loop"),
+            session_id=session_id or run_info.new_id(),
+            rank=rank,
+            world_size=world_size,
+            resume_step=resume_step,
+        )
+        definitions = Settings(chosen.correct_at, group_size, eps_low, eps_high)
+        self.session = Session(
+            chosen, place, "entrostat.Probe", run_info.plain(config or {}), definitions, {"head": "entrostat"}
+        )
+        self.session.recorder.rewards_from_responses = True
+        self._rank = rank
+        self._generators: dict[torch.device, torch.Generator] = {}
+        self._last_step = resume_step or 0
+        self.session.recorder.begin_step()
+
+    @property
+    def run_id(self) -> str:
+        """The run's name."""
+        return self.session.run_id
+
+    @property
+    def desired(self) -> DesiredState:
+        """The server's desired state, as of its last answer."""
+        return self.session.desired
+
+    def observe(
+        self,
+        *,
+        labels: Tensor,
+        mask: Tensor,
+        hidden: Tensor | None = None,
+        head: Tensor | None = None,
+        bias: Tensor | None = None,
+        logits: Tensor | None = None,
+        advantages: Tensor | None = None,
+        old_logps: Tensor | None = None,
+        groups: Tensor | None = None,
+        rewards: Tensor | None = None,
+        truncated: Tensor | None = None,
+        temperature: float = 1.0,
+        softcap: float | None = None,
+        logit_scale: float | None = None,
+        micro_batches: int = 1,
+    ) -> Seen:
+        """Measure one micro-batch. Position t of each row predicts ``labels[:, t]``: shift before you call.
+
+        Args:
+            labels: [B, T] the sampled tokens.
+            mask: [B, T] non-zero on response tokens.
+            hidden: [B, T, d] last hidden states; with ``head`` [V, d] (and ``bias`` [V]) logits never exist in full.
+            head: [V, d] the head's weight.
+            bias: [V].
+            logits: [B, T, V], in the place of ``hidden`` and ``head``.
+            advantages: [B] or [B, T], before any shaping.
+            old_logps: [B, T] log-probs under the policy that sampled; None: sampled by this very policy.
+            groups: [B] the same number for responses to the same prompt.
+            rewards: [B] total reward of each response.
+            truncated: [B] bool, cut at the length limit.
+            temperature: the sampling temperature: signals describe the policy that samples.
+            softcap: of the model's head.
+            logit_scale: of the model's head.
+            micro_batches: how many of these make a step; the token budget is divided by it.
+
+        Raises:
+            ValueError: neither or both of hidden and logits, or shapes that do not fit.
+        """
+        self._check(labels, mask, hidden, head, logits)
+        ignored = labels.masked_fill(mask == 0, -100).reshape(-1)
+        shared = {"temperature": temperature, "softcap": softcap, "logit_scale": logit_scale}
+        n = self.session.options.candidates
+        if logits is not None:
+            stats = from_logits(logits.detach().reshape(-1, logits.shape[-1]), ignored, n=n, **shared)
+        else:
+            assert hidden is not None
+            assert head is not None
+            flat = hidden.detach().reshape(-1, hidden.shape[-1])
+            stats = from_hidden(flat, head.detach(), ignored, bias=bias, n=n, **shared)
+        with self.session.guarded("observing a micro-batch"):
+            self._record(stats, labels, mask, advantages, old_logps, groups, rewards, truncated, micro_batches)
+        return Seen(stats, mask, advantages)
+
+    def end_step(self, step: int, metrics: Mapping[str, float] | None = None) -> None:
+        """An optimizer step has ended: what was observed since the last one becomes its rows.
+
+        Args:
+            step: its number.
+            metrics: your own numbers, stored as ``trainer/<name>``.
+        """
+        with self.session.guarded("closing a step"):
+            self.session.recorder.end_step(step, metrics)
+            self._last_step = step
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Training is over: send what is left for at most ``timeout_s``; the rest waits in the spool."""
+        self.session.end(self._last_step, timeout_s)
+
+    def __enter__(self) -> "Probe":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> Literal[False]:
+        self.close()
+        return False
+
+    def _check(
+        self, labels: Tensor, mask: Tensor, hidden: Tensor | None, head: Tensor | None, logits: Tensor | None
+    ) -> None:
+        if (logits is None) == (hidden is None) or (hidden is None) != (head is None):
+            raise ValueError("give either hidden [B, T, d] with head [V, d], or logits [B, T, V]")
+        given = hidden if hidden is not None else logits
+        assert given is not None
+        if labels.ndim != 2 or labels.shape != mask.shape or given.shape[:2] != labels.shape:
+            raise ValueError(
+                f"labels {tuple(labels.shape)}, mask {tuple(mask.shape)} and hidden or logits {tuple(given.shape)} must "
+                "agree in [B, T]; drop the last position of the hidden states and the first of the labels"
+            )
+
+    def _record(
+        self,
+        stats: TokenStats,
+        labels: Tensor,
+        mask: Tensor,
+        advantages: Tensor | None,
+        old_logps: Tensor | None,
+        groups: Tensor | None,
+        rewards: Tensor | None,
+        truncated: Tensor | None,
+        micro_batches: int,
+    ) -> None:
+        logp = stats.logp.view(mask.shape)
+        seen = Observed(
+            logp=logp,
+            entropy=stats.entropy.view(mask.shape),
+            mask=mask,
+            token_ids=labels,
+            advantages=advantages,
+            log_ratio=torch.zeros_like(logp) if old_logps is None else logp - old_logps,
+            is_top1=stats.is_top1.view(mask.shape),
+            sum_p2=stats.sum_p2.view(mask.shape),
+            prompt=groups,
+            reward=rewards,
+            truncated=truncated,
+        )
+        budget = self.session.options.budget
+        micro = capture(
+            seen,
+            measure=lambda rows: TokenStats(*(getattr(stats, name)[rows] for name in TokenStats.__dataclass_fields__)),
+            measure_all=True,
+            budget=None if budget is None else -(-budget // micro_batches),
+            generator=self._random(logp.device),
+        )
+        self.session.recorder.add(micro)
+
+    def _random(self, device: torch.device) -> torch.Generator:
+        if device not in self._generators:
+            self._generators[device] = torch.Generator(device=device).manual_seed(self._rank)
+        return self._generators[device]
