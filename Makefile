@@ -8,7 +8,7 @@ ARGS ?=
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help demo test check format browser clean
+.PHONY: help demo test check docs format browser clean
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
@@ -37,6 +37,9 @@ check: $(VENV)/.installed  ## ruff, mypy, the rule of imports, compose file, Doc
 	$(BIN)/lint-imports
 	$(BIN)/docker-compose --file docker-compose.yml config --quiet
 	$(BIN)/hadolint deploy/Dockerfile
+
+docs: $(VENV)/.installed  ## rewrite the pages made from tables (docs/signals.md, docs/sql.md)
+	$(BIN)/python -P docs/generate.py
 
 format: $(VENV)/.installed  ## ruff's fixes and format
 	$(BIN)/ruff check --fix .

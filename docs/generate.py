@@ -1,0 +1,69 @@
+"""Writes the pages that are made from tables: ``docs/signals.md`` and ``docs/sql.md``. ``--check`` only compares."""
+
+import sys
+import tempfile
+from pathlib import Path
+
+DOCS = Path(__file__).parent
+
+
+def signals_page() -> str:
+    """Every signal, from the vocabulary."""
+    from entrostat.wire.signals import HISTOGRAMS, SIGNALS, USER_PREFIX
+
+    lines = [
+        "# Signals",
+        "",
+        "Made from `wire/signals.py` by `make docs`. Natural logarithms: entropy is in nats. A signal whose inputs are",
+        "absent in a run is absent, never 0. `mean`, `sum`, ... say how parts from ranks and micro-batches add up",
+        "(`wire/mergeable.py`); an `estimate` comes with its standard error (`se` in `step_metric`).",
+        "",
+        "| signal | unit | meaning | adds up as | needs | source |",
+        "|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| `{s.name}` | {s.unit} | {s.meaning} | {s.merge} | {', '.join(s.needs) or '-'} | {s.source} |"
+        for s in SIGNALS
+    ]
+    lines += ["", f"What the trainer logs itself arrives as `{USER_PREFIX}<its name>`.", "", "## Histograms", ""]
+    lines += ["| name | unit | meaning |", "|---|---|---|"]
+    lines += [f"| `{name}` | {unit} | {meaning} |" for name, (unit, meaning) in HISTOGRAMS.items()]
+    return "\n".join(lines) + "\n"
+
+
+def sql_page() -> str:
+    """Every view and column, from the comments in a new database."""
+    from entrostat.storage.store import Store
+
+    lines = [
+        "# SQL",
+        "",
+        "Made from the database's own comments by `make docs`. One `SELECT`, DuckDB's dialect, over these views:",
+        "`entrostat sql`, `POST /v1/sql`, or the dashboard's SQL page.",
+        "",
+    ]
+    with tempfile.TemporaryDirectory() as folder, Store(f"duckdb:///{folder}/docs.duckdb") as store:
+        for view in store.describe_views():
+            lines += [f"## `{view['name']}`", "", view["comment"], "", "| column | type | meaning |", "|---|---|---|"]
+            lines += [f"| `{c['name']}` | {c['type']} | {c['comment']} |" for c in view["columns"]]
+            lines.append("")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Write the pages; with ``--check`` return 1 where one differs."""
+    stale = []
+    for name, page in (("signals.md", signals_page()), ("sql.md", sql_page())):
+        path = DOCS / name
+        if "--check" in sys.argv:
+            if not path.exists() or path.read_text() != page:
+                stale.append(name)
+        else:
+            path.write_text(page)
+    if stale:
+        print(f"out of date: {', '.join(stale)}; run make docs")  # noqa: T201  a script's answer
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
