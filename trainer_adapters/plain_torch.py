@@ -197,8 +197,8 @@ class Probe:
         assert given is not None
         if labels.ndim != 2 or labels.shape != mask.shape or given.shape[:2] != labels.shape:
             raise ValueError(
-                f"labels {tuple(labels.shape)}, mask {tuple(mask.shape)}, hidden or logits {tuple(given.shape)}: they must "
-                "agree in [B, T]; drop the last position of the hidden states and the first of the labels"
+                f"labels {tuple(labels.shape)}, mask {tuple(mask.shape)} and hidden or logits {tuple(given.shape)} "
+                "must agree in [B, T]; drop the last position of the hidden states and the first of the labels"
             )
 
     def _record(

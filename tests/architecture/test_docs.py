@@ -10,7 +10,10 @@ ROOT = Path(__file__).parents[2]
 
 def test_generated_pages_are_up_to_date():
     done = subprocess.run(
-        [sys.executable, "-P", str(ROOT / "docs" / "generate.py"), "--check"], capture_output=True, text=True, check=False
+        [sys.executable, "-P", str(ROOT / "docs" / "generate.py"), "--check"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
     assert done.returncode == 0, done.stdout + done.stderr
