@@ -1,5 +1,6 @@
 """The journal thread: runs what the probe left to do, checks and coalesces the rows, and writes numbered batches."""
 
+import concurrent.futures.thread  # noqa: F401 - see below
 import threading
 import time
 from collections.abc import Callable
@@ -12,6 +13,9 @@ from entrostat.wire.counters import Tally
 from entrostat.wire.notices import Notices, log
 from entrostat.wire.outbox import Outbox
 from entrostat.wire.tables import TABLES
+
+# concurrent.futures.thread is imported above because pyarrow imports it at first use. At the end of a program, when the
+# last steps are reduced, Python refuses that import ("can't register atexit after shutdown") and the step was lost.
 
 MAX_BATCH_BYTES = 32 * 2**20
 """Rows of a batch before compression: well under what a server takes (``codec.MAX_DECOMPRESSED_BYTES``)."""
@@ -90,6 +94,8 @@ class Journal:
         item = self._queue.get(self._patience_s())
         if item is not None:
             self._take(item)
+        else:
+            self._outbox.rescue()
         if self._since is None and self._notices.is_pending:
             self._since = time.monotonic()
         if self._is_due():
@@ -109,7 +115,7 @@ class Journal:
             in_a_hurry
             or self._rows_bytes >= MAX_BATCH_BYTES
             or time.monotonic() >= self._since + self._linger_s
-            or self._closing.is_set()
+            or (self._closing.is_set() and not len(self._queue))
         )
 
     def _take(self, item: Item) -> None:

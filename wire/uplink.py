@@ -78,10 +78,10 @@ class Uplink:
                 raise
             self._set_aside(seq, error)
             return
-        self._outbox.remove(seq)
         self._tally.add("batches_acked")
         self._tally.add("duplicates", ack.duplicate)
         self._heard(ack.desired)
+        self._outbox.remove(seq)  # last: it lets a waiting flush return, which may read all of the above
 
     def _open(self) -> None:
         opened = self._client.open_stream(self._outbox.stream.stream_id, self._opening)

@@ -1,0 +1,519 @@
+"""The sender: it never waits, and what it accepted arrives, once, in order, or is counted."""
+
+import errno
+import logging
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import pyarrow as pa
+import pytest
+
+from entrostat.wire import journal, uplink
+from entrostat.wire.client import Client, push
+from entrostat.wire.codec import decode
+from entrostat.wire.errors import SpoolError
+from entrostat.wire.spool import SpoolStream, pending_streams
+from entrostat.wire.tables import EVENT, TOKEN
+
+_DEFAULTS = {"bool": True, "string": "uniform", "float": 0.5}
+
+
+def token_rows(count):
+    row = {f.name: None if f.nullable else _DEFAULTS.get(str(f.type), 1) for f in TOKEN}
+    return pa.Table.from_pylist([row] * count, schema=TOKEN)
+
+
+def until(condition, timeout_s=10.0):
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.01)
+
+
+def spooled_steps(root):
+    files = sorted(root.rglob("*.batch"))
+    return [
+        s for f in files for s in decode(f.read_bytes()).get("step_metric", {"step": pa.array([])})["step"].to_pylist()
+    ]
+
+
+# --- what arrives
+
+
+def test_steps_arrive_in_order_and_leave_no_trace_on_disk(server, make_sender, step, tmp_path):
+    sender = make_sender(server.url)
+    for number in range(50):
+        sender.put(step(number), 100)
+    assert sender.flush(10)
+    assert server.steps() == list(range(50))
+    counts = sender.counters
+    assert counts.batches_written == counts.batches_acked == len(server.store)
+    assert counts.bytes == sum(len(body) for body in server.store.values())
+    assert (counts.queue_bytes, counts.spool_bytes, counts.dropped_items, counts.duplicates) == (0, 0, 0, 0)
+    sender.close()
+    assert os.listdir(tmp_path / "spool") == []
+
+
+def test_what_comes_within_the_linger_goes_in_one_batch(server, make_sender, step):
+    sender = make_sender(server.url, linger_s=0.3)
+    for number in range(5):
+        sender.put(step(number), 100)
+    until(lambda: server.store)
+    assert len(server.store) == 1
+    assert server.steps() == [0, 1, 2, 3, 4]
+
+
+def test_batches_are_numbered_from_0_without_a_gap(server, make_sender, step):
+    sender = make_sender(server.url, linger_s=0.0)
+    for number in range(10):
+        sender.put(step(number), 100)
+        time.sleep(0.01)
+    assert sender.flush(10)
+    assert server.seqs() == list(range(len(server.store)))
+    assert len(server.store) > 1
+
+
+def test_a_step_of_many_tokens_is_cut_into_batches_that_a_server_takes(server, make_sender, metric, monkeypatch):
+    rows = token_rows(1000)
+    monkeypatch.setattr(journal, "MAX_BATCH_BYTES", rows.nbytes // 4 + 1)
+    sender = make_sender(server.url)
+    sender.put(lambda: {"token": rows, "step_metric": metric(1)}, 100)
+    assert sender.flush(10)
+    bodies = [decode(body) for _, body in sorted(server.store.items())]
+    assert [b["token"].num_rows for b in bodies] == [250] * 4
+    assert ["step_metric" in b for b in bodies] == [False, False, False, True], (
+        "a step is complete when its values come"
+    )
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_lost_requests_and_lost_answers_store_every_batch_exactly_once(server, make_sender, step, seed):
+    chance = random.Random(seed)
+    server.script.extend(chance.choices(["ok", "lost_request", "lost_ack", "503", "500", "404"], k=15))
+    num_lost_acks = server.script.count("lost_ack")
+    sender = make_sender(server.url, linger_s=0.0)
+    for number in range(30):
+        sender.put(step(number), 100)
+        time.sleep(0.002)
+    assert sender.flush(30)
+    assert server.steps() == list(range(30))
+    assert server.seqs() == list(range(sender.counters.batches_written))
+    assert sender.counters.duplicates <= num_lost_acks
+    assert sender.counters.rejected == 0
+
+
+def test_a_lost_answer_shows_as_a_duplicate(server, make_sender, step):
+    server.script.append("lost_ack")
+    sender = make_sender(server.url)
+    sender.put(step(1), 100)
+    assert sender.flush(10)
+    assert (sender.counters.duplicates, sender.counters.batches_acked) == (1, 1)
+    assert sender.counters.retries >= 1
+
+
+def test_a_server_that_comes_late_gets_everything_in_order(server, make_sender, step, tmp_path, caplog):
+    server.stop()
+    sender = make_sender(server.url, linger_s=0.0)
+    for number in range(10):
+        sender.put(step(number), 100)
+        time.sleep(0.01)
+    assert not sender.flush(0.3)
+    assert spooled_steps(tmp_path) == list(range(10))
+    server.start()
+    assert sender.flush(10)
+    assert server.steps() == list(range(10))
+    assert len([r for r in caplog.records if "no entrostat server answers" in r.message]) == 1
+
+
+def test_a_server_that_forgot_the_stream_is_told_again(server, make_sender, step):
+    sender = make_sender(server.url)
+    sender.put(step(1), 100)
+    assert sender.flush(10)
+    server.streams.clear()
+    sender.put(step(2), 100)
+    assert sender.flush(10)
+    assert server.steps() == [1, 2]
+    assert list(server.streams) == [sender.stream_id]
+
+
+def test_two_senders_of_one_run_do_not_meet(server, make_sender, step, tmp_path):
+    senders = [make_sender(server.url) for _ in range(2)]
+    for number, sender in enumerate(senders):
+        sender.put(step(number), 100)
+    assert all(sender.flush(10) for sender in senders)
+    assert [server.steps(s.stream_id) for s in senders] == [[0], [1]]
+
+
+# --- what the server says
+
+
+def test_retry_after_is_honoured(server, make_sender, step, monkeypatch):
+    monkeypatch.setattr("entrostat.wire.retry.LONGEST_WAIT_S", 30.0)
+    server.headers, server.script = {"Retry-After": "1"}, type(server.script)(["503"])
+    sender = make_sender(server.url)
+    start = time.monotonic()
+    sender.put(step(1), 100)
+    assert sender.flush(10)
+    assert 1.0 <= time.monotonic() - start < 5.0
+
+
+@pytest.mark.parametrize("status", ["422", "413"])
+def test_a_refused_batch_is_kept_aside_and_the_next_goes_on(server, make_sender, step, tmp_path, status):
+    sender = make_sender(server.url)
+    server.script.extend([status])
+    for number in (1, 2, 3):
+        sender.put(step(number), 100)
+        assert sender.flush(10)
+    assert server.steps() == [2, 3]
+    assert sender.counters.rejected == 1
+    [event] = [e for e in server.events() if e["kind"] == "warning"]
+    assert (event["detail"]["seq"], event["detail"]["status"]) == (0, int(status))
+    [reason] = (tmp_path / "spool").rglob("*.reason.json")
+    assert f"no: {status}" in reason.read_text()
+    assert spooled_steps(reason.parent) == [1]
+
+
+def test_a_server_that_refuses_everything_is_not_answered_with_a_flood_of_events(server, make_sender, step):
+    server.script.extend(["422"] * 100)
+    sender = make_sender(server.url, linger_s=0.0)
+    for number in range(5):
+        sender.put(step(number), 100)
+        assert sender.flush(10)
+    assert sender.flush(10)
+    assert sender.counters.rejected == sender.counters.batches_written <= 6
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_refused_token_is_said_once_with_what_to_set(server, make_sender, step, caplog, status):
+    server.open_status = status
+    sender = make_sender(server.url)
+    sender.put(step(1), 100)
+    until(lambda: sender.counters.retries >= 2)
+    assert len([r for r in caplog.records if "ENTROSTAT_TOKEN" in r.message]) == 1
+    server.open_status = 200
+    assert sender.flush(10)
+
+
+def test_the_token_is_sent(server, make_sender, step):
+    sender = make_sender(server.url, token="secret\n")
+    sender.put(step(1), 100)
+    assert sender.flush(10)
+    assert {headers["Authorization"] for _, _, headers, _ in server.requests} == {"Bearer secret"}
+
+
+def test_a_server_that_is_too_old_is_left_alone_and_the_spool_grows(server, make_sender, step, tmp_path, caplog):
+    server.script.append("426")
+    sender = make_sender(server.url)
+    sender.put(step(1), 100)
+    until(lambda: server.script == type(server.script)())
+    start = time.monotonic()
+    sender.put(step(2), 100)
+    assert not sender.flush(10)
+    assert time.monotonic() - start < 5, "there is nothing to wait for"
+    assert server.steps() == []
+    assert spooled_steps(tmp_path) == [1, 2]
+    assert len([r for r in caplog.records if "Update entrostat on the server" in r.message]) == 1
+
+
+def test_what_should_be_on_comes_back_with_every_answer(server, make_sender, step):
+    server.run_id = "run-2"
+    server.desired = {"version": 1, "interventions": [{"name": "scope", "params": {"q": 0.05}, "because": "a rule"}]}
+    sender = make_sender(server.url)
+    until(lambda: sender.desired.version == 1)
+    assert sender.run_id == "run-2"
+    server.desired = {"version": 2, "interventions": []}
+    sender.put(step(1), 100)
+    assert sender.flush(10)
+    assert sender.desired.version == 2
+
+
+def test_an_idle_sender_asks_what_should_be_on(server, make_sender, monkeypatch):
+    monkeypatch.setattr(uplink, "POLL_EVERY_S", 0.1)
+    sender = make_sender(server.url)
+    until(lambda: server.streams)
+    server.desired = {"version": 5, "interventions": []}
+    until(lambda: sender.desired.version == 5)
+    assert any(path == "/v1/runs/run/desired" for _, path, _, _ in server.requests)
+
+
+def test_an_answer_that_is_not_an_acknowledgement_deletes_nothing(server, make_sender, step, tmp_path):
+    server.desired = "not a document"
+    sender = make_sender(server.url)
+    sender.put(step(1), 100)
+    assert not sender.flush(0.5)
+    assert spooled_steps(tmp_path) == [1]
+
+
+# --- what the trainer feels
+
+
+def test_put_never_waits_while_the_server_hangs(server, make_sender, step):
+    server.script.extend(["hang"] * 1000)
+    sender = make_sender(server.url, linger_s=0.01, max_queue_bytes=20_000)
+
+    def slowest_of_300():
+        slowest = 0.0
+        for number in range(300):
+            start = time.perf_counter()
+            sender.put(step(number), 100)
+            slowest = max(slowest, time.perf_counter() - start)
+            time.sleep(0.0005)
+        return slowest
+
+    # The best of three: another process may take the core for a while, but a put that waits is slow every time.
+    assert min(slowest_of_300() for _ in range(3)) < 0.05
+
+
+def test_a_full_queue_drops_and_the_event_has_the_exact_counts(server, make_sender, step):
+    gate, entered = threading.Event(), threading.Event()
+    sender = make_sender(server.url, max_queue_bytes=1000)
+
+    def slow():
+        entered.set()
+        gate.wait(30)
+        return step(0)()
+
+    sender.put(slow, 100)
+    assert entered.wait(10)
+    for number in range(1, 20):
+        sender.put(step(number), 100, token_rows=7)
+    sender.put(step(99), 50, what="note")
+    assert sender.counters.queue_bytes == 1000
+    gate.set()
+    assert sender.flush(10)
+    assert server.steps() == list(range(10))
+    dropped = [e["detail"] for e in server.events() if e["kind"] == "dropped"]
+    total = {key: sum(d[key] for d in dropped) for key in ("items", "steps", "token_rows", "bytes")}
+    assert total == {"items": 11, "steps": 10, "token_rows": 70, "bytes": 1050}
+    assert {d["reason"] for d in dropped} == {"queue_full"}
+    assert (sender.counters.dropped_items, sender.counters.dropped_token_rows) == (11, 70)
+
+
+def test_a_reduce_that_fails_is_one_warning_and_a_count(server, make_sender, step):
+    sender = make_sender(server.url)
+    for number in range(6):
+        sender.put(step(number) if number % 2 else lambda: 1 / 0, 100)
+    assert sender.flush(10)
+    assert server.steps() == [1, 3, 5]
+    [warning] = [e for e in server.events() if e["kind"] == "warning"]
+    assert "ZeroDivisionError: division by zero" in warning["message"]
+    sender.close()
+    assert sender.counters.failed_items == 3
+    assert server.events()[-1]["detail"] == {"times": 3}
+
+
+@pytest.mark.parametrize(
+    ("tables", "words"),
+    [
+        (lambda: {"run": EVENT.empty_table()}, "unknown table"),
+        (lambda: {"event": pa.table({"kind": ["a"]})}, "step"),
+        (lambda: None, "NoneType"),
+    ],
+)
+def test_rows_that_are_not_as_agreed_do_not_cost_the_batch(server, make_sender, step, tables, words):
+    sender = make_sender(server.url)
+    sender.put(step(1), 100)
+    sender.put(tables, 100)
+    assert sender.flush(10)
+    assert server.steps() == [1]
+    assert words in server.events()[0]["message"]
+
+
+def test_over_its_limit_the_spool_loses_tokens_never_steps_or_events(make_sender, metric, tmp_path):
+    sender = make_sender(None, max_spool_bytes=1)
+    for number in range(3):
+        sender.put(lambda n=number: {"token": token_rows(10), "step_metric": metric(n)}, 100)
+        sender.flush(5)
+    sender.close()
+    bodies = [decode(f.read_bytes()) for f in sorted(tmp_path.rglob("*.batch"))]
+    assert spooled_steps(tmp_path) == [0, 1, 2]
+    assert ["token" in body for body in bodies] == [True, False, False]
+    assert sender.counters.dropped_token_rows == 20
+    events = [row for body in bodies if "event" in body for row in body["event"].to_pylist()]
+    assert [event["kind"] for event in events] == ["dropped", "dropped"]
+    assert "10 token rows" in events[0]["message"]
+
+
+# --- the disk
+
+
+@pytest.fixture
+def full_disk(monkeypatch):
+    """A disk that refuses batches until its ``clear`` is called."""
+    is_full = threading.Event()
+    is_full.set()
+    write = SpoolStream.write
+
+    def refuse(self, seq, body):
+        if is_full.is_set():
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(self, seq, body)
+
+    monkeypatch.setattr(SpoolStream, "write", refuse)
+    return is_full
+
+
+def test_a_full_disk_is_said_once_and_batches_go_from_memory(server, make_sender, step, full_disk, caplog):
+    sender = make_sender(server.url)
+    for number in range(3):
+        sender.put(step(number), 100)
+        assert sender.flush(10)
+    assert server.steps() == [0, 1, 2]
+    assert len([r for r in caplog.records if "No space left" in r.message]) == 1
+
+
+def test_what_waited_in_memory_is_written_when_the_disk_takes_it(make_sender, step, full_disk, tmp_path):
+    sender = make_sender(None, linger_s=0.0)
+    for number in range(3):
+        sender.put(step(number), 100)
+        sender.flush(5)
+    assert list(tmp_path.rglob("*.batch")) == []
+    full_disk.clear()
+    until(lambda: spooled_steps(tmp_path) == [0, 1, 2])
+
+
+def test_with_disk_and_memory_full_the_queue_fills_and_the_drop_is_counted(make_sender, step, full_disk, tmp_path):
+    sender = make_sender(None, linger_s=0.0, max_queue_bytes=1000)
+    until(lambda: sender.put(step(1), 400) or sender.counters.dropped_items > 0)
+    full_disk.clear()
+    sender.close()
+    assert sender.counters.spool_bytes == sum(f.stat().st_size for f in tmp_path.rglob("*.batch"))
+    assert len(spooled_steps(tmp_path)) + sender.counters.dropped_items > 2
+
+
+def test_a_directory_that_cannot_be_used_is_an_error_at_the_start(make_sender, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(SpoolError, match="ENTROSTAT_DIR"):
+        make_sender(None, root=tmp_path / "file")
+    with pytest.raises(ValueError, match="http://"):
+        make_sender("localhost:8321")
+
+
+# --- the end
+
+
+def test_without_a_server_it_spools_and_says_how_to_push(make_sender, step, server, tmp_path, caplog):
+    sender = make_sender(None)
+    sender.put(step(1), 100)
+    assert not sender.flush(5)
+    sender.close()
+    assert [r for r in caplog.records if "entrostat push" in r.message and r.levelno == logging.WARNING]
+    with Client(server.url) as client:
+        report = push(tmp_path / "spool", client)
+    assert (report.num_sent, report.problems) == (1, [])
+    assert server.steps() == [1]
+
+
+def test_close_drains_to_disk_says_where_and_can_be_repeated(make_sender, step, server, tmp_path, caplog):
+    server.stop()
+    sender = make_sender(server.url, linger_s=10.0)
+    for number in range(100):
+        sender.put(step(number), 100)
+    start = time.monotonic()
+    sender.close(0.2)
+    sender.close(0.2)
+    assert time.monotonic() - start < 3
+    assert spooled_steps(tmp_path) == list(range(100))
+    assert "1 batches wait in" in caplog.text
+    sender.put(step(1), 100)
+    assert sender.counters.dropped_items == 1
+
+
+def test_push_leaves_a_live_stream_alone(make_sender, step, server, tmp_path):
+    sender = make_sender(None)
+    sender.put(step(1), 100)
+    sender.flush(5)
+    with Client(server.url) as client:
+        report = push(tmp_path / "spool", client)
+        assert (report.num_live, report.num_sent, server.store) == (1, 0, {})
+        sender.close()
+        assert push(tmp_path / "spool", client).num_sent == 1
+
+
+_CHILD = """
+import sys, time, pathlib
+from datetime import UTC, datetime
+import pyarrow as pa
+from entrostat.wire.messages import StreamOpen
+from entrostat.wire.sender import Sender
+from entrostat.wire.tables import STEP_METRIC
+
+opening = StreamOpen(run_id="run", session_id="a" * 32, started=datetime.now(UTC))
+sender = Sender(opening, url=None, token=None, root=pathlib.Path(sys.argv[1]), linger_s=0.0)
+def rows(n):
+    return lambda: {"step_metric": pa.Table.from_pylist(
+        [{"step": n, "name": "x", "merge": "last", "state": [1.0]}], schema=STEP_METRIC)}
+"""
+
+
+def child(root, code):
+    script = _CHILD + textwrap.dedent(code)
+    return subprocess.Popen([sys.executable, "-c", script, str(root)], stdout=subprocess.PIPE, text=True)
+
+
+def test_after_kill_9_what_was_spooled_is_whole_and_push_delivers_it(server, tmp_path):
+    process = child(
+        tmp_path,
+        """
+        for n in range(100_000):
+            sender.put(rows(n), 100)
+            if n % 10 == 0:
+                print(sender.counters.batches_written, flush=True)
+            time.sleep(0.001)
+        """,
+    )
+    written = 0
+    while written < 50:
+        written = int(process.stdout.readline())
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    [found] = pending_streams(tmp_path)
+    assert not found.is_live
+    assert found.num_batches >= written
+    with Client(server.url) as client:
+        report = push(tmp_path, client)
+    assert report.num_sent == found.num_batches
+    assert server.seqs() == list(range(found.num_batches))
+    assert server.steps() == list(range(len(server.steps())))
+    assert os.listdir(tmp_path) == []
+
+
+def test_the_end_of_the_program_is_a_close(tmp_path):
+    process = child(tmp_path, "for n in range(100): sender.put(rows(n), 100)")
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert spooled_steps(tmp_path) == list(range(100))
+
+
+def test_a_forked_child_neither_hangs_nor_writes_nor_keeps_the_lock(tmp_path):
+    process = child(
+        tmp_path,
+        """
+        import os
+        sender.put(rows(0), 100)
+        sender.flush(5)
+        pid = os.fork()
+        if pid == 0:
+            sender.put(rows(1), 100)
+            print(sender.counters.dropped_items, sender.flush(5), flush=True)
+            sender.close()
+            sys.exit(0)  # runs atexit, as a forked worker may
+        assert os.waitpid(pid, 0)[1] == 0
+        if os.fork() == 0:
+            os.close(1)
+            time.sleep(3)
+            os._exit(0)
+        os._exit(0)
+        """,
+    )
+    out, _ = process.communicate(timeout=60)
+    assert out.split() == ["1", "False"]
+    [found] = pending_streams(tmp_path)
+    assert not found.is_live, "a child that lives on must not hold its dead parent's stream"
+    assert spooled_steps(tmp_path) == [0]
