@@ -36,19 +36,25 @@ def dataset():
     return Dataset.from_dict({"prompt": ["b c d", "e f", "g h i j", "k"] * 16})
 
 
-def trainer(folder, kind="grpo", policy=None, callbacks=(), **overrides):
+def trainer(folder, kind="grpo", policy=None, callbacks=(), eval_dataset=None, **overrides):
     """A GRPO or RLOO trainer over the task: 16 completions of at most 8 tokens a step, 4 a prompt."""
     config_class, trainer_class = {"grpo": (GRPOConfig, GRPOTrainer), "rloo": (RLOOConfig, RLOOTrainer)}[kind]
     settings = dict(
         output_dir=str(folder), per_device_train_batch_size=16, num_generations=4, max_completion_length=8,
         max_steps=3, learning_rate=1e-3, report_to=[], bf16=False, use_cpu=True, save_strategy="no",
-        logging_steps=1, disable_tqdm=True, seed=7, gradient_checkpointing=False, temperature=0.9,
+        logging_steps=1, disable_tqdm=True, seed=7, gradient_checkpointing=False, temperature=0.9, beta=0.0,
     )  # fmt: skip
+    if policy is None:
+        policy = model()
+        if overrides.get("beta"):  # TRL loads the reference model by the policy's own name
+            policy.save_pretrained(f"{folder}/policy")
+            policy = Qwen2ForCausalLM.from_pretrained(f"{folder}/policy")
     return trainer_class(
-        model=policy if policy is not None else model(),
+        model=policy,
         reward_funcs=reward,
         args=config_class(**(settings | overrides)),
         train_dataset=dataset(),
+        eval_dataset=eval_dataset,
         processing_class=tokenizer(),
         callbacks=list(callbacks),
     )

@@ -188,8 +188,13 @@ def test_a_lora_adapter_is_watched_through_its_base_model(tmp_path):
 
 
 def test_evaluation_leaves_no_trace_in_the_training_steps(tmp_path):
-    trainer = tiny_trl.trainer(tmp_path / "out", eval_strategy="steps", eval_steps=1, per_device_eval_batch_size=16)
-    trainer.eval_dataset = tiny_trl.dataset().select(range(8))
+    trainer = tiny_trl.trainer(
+        tmp_path / "out",
+        eval_dataset=tiny_trl.dataset().select(range(8)),
+        eval_strategy="steps",
+        eval_steps=1,
+        per_device_eval_batch_size=16,
+    )
     attach(trainer, tmp_path / "spool")
     trainer.train()
 
