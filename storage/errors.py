@@ -1,0 +1,32 @@
+"""What goes wrong in the store, beyond the errors that the wire knows.
+
+::
+
+    EntrostatError
+    ├── StorageError          the database cannot be opened or has stopped working (HTTP 500)
+    └── Busy                  nothing is wrong but the load: ask again later (HTTP 503)
+        └── QueryBusy         all slots for people's queries are taken
+"""
+
+from entrostat.wire.errors import EntrostatError
+
+
+class StorageError(EntrostatError):
+    """The database cannot be opened, or has stopped working; the message says what to do."""
+
+
+class Busy(EntrostatError):
+    """The store has as much to do as it may hold.
+
+    Args:
+        message: what is full.
+        retry_after_s: when to try again.
+    """
+
+    def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
+        self.retry_after_s = retry_after_s
+        super().__init__(message)
+
+
+class QueryBusy(Busy):
+    """As many queries run as may run at once."""

@@ -1,0 +1,214 @@
+"""What people may ask: exactly one SELECT, over the public views, with functions that only compute.
+
+DuckDB says of itself that SQL is code and that there is no boundary of privilege inside the process. So the statement
+is parsed by DuckDB (in a database of our own without tables or data), and its tree is held to lists: what is not on
+them is refused. The engine's own locks (``database.py``) and the read-only transaction (``query.py``) come on top.
+"""
+
+import json
+import re
+import threading
+from typing import Any
+
+import duckdb
+
+from entrostat.wire.errors import QueryError, QueryForbidden
+
+MAX_CHARS = 100_000
+MAX_DEPTH = 200
+"""Of brackets: 50,000 conditions in a row took the binder 6 s, deep nesting costs it stack."""
+MAX_QUANTILES = 200
+"""100,000 quantiles in one call ran for a minute and could not be interrupted."""
+
+_TABLE_FUNCTIONS = {"range", "generate_series", "unnest"}
+_FROM_KINDS = {"BASE_TABLE", "TABLE_FUNCTION", "SUBQUERY", "JOIN", "EXPRESSION_LIST", "EMPTY", "PIVOT"}
+_NODE_KINDS = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
+_MODIFIERS = {"ORDER_MODIFIER", "LIMIT_MODIFIER", "LIMIT_PERCENT_MODIFIER", "DISTINCT_MODIFIER"}
+
+# One call of these can run for a minute or take gigabytes, and interrupt() does not reach into a call.
+_HEAVY = {
+    "levenshtein", "damerau_levenshtein", "editdist3", "jaccard", "jaro_similarity", "jaro_winkler_similarity",
+    "hamming", "mismatches", "repeat", "lpad", "rpad", "printf", "format", "bar", "list_resize", "array_resize",
+    "array_cross_product", "set_bit", "bitstring",
+}  # fmt: skip
+# These look at the server, other sessions or the catalogue, or parse and run SQL.
+_PRYING = re.compile(
+    r"^(pg_|has_|inet_|icu_|__internal|json_serialize|json_deserialize|json_execute|col_description|obj_description|"
+    r"shobj_description|current_(?!date$|localtime$|localtimestamp$|timestamp$|time$)|getvariable|getenv|session_user$|"
+    r"user$|in_search_path|query|txid_|version$|parse_duckdb_log|write_|checkpoint|sleep|from_substrait|stats$|"
+    r"get_block_size|create_sort_key|combine$|finalize$|vector_type|st_|error$|seq_|enable_|disable_|"
+    r"(?:get_|set_|curr|next)val|nextval|currval|replace_type|make_type|cast_to_type|variant_)"
+)
+_QUANTILES = ("quantile", "quantile_cont", "quantile_disc", "approx_quantile", "reservoir_quantile")
+# The parser's own spelling of operators and syntax that are not in the list of functions.
+_SYNTAX = {"->", "count_star", "list_value", "struct_pack", "row", "operator", "date_part", "array_extract", "grouping"}
+
+
+class Guard:
+    """Holds statements to the lists. May be used from any thread.
+
+    Args:
+        tables: the names that may be read from.
+    """
+
+    def __init__(self, tables: frozenset[str]) -> None:
+        self._tables = tables
+        self._parser = duckdb.connect(
+            ":memory:", config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
+        )
+        self._lock = threading.Lock()
+        self._functions = _SYNTAX | self._computing_functions()
+        for setting in ("enable_external_access = false", "threads = 1", "lock_configuration = true"):
+            self._parser.execute(f"set {setting}")
+
+    def check(self, sql: str) -> None:
+        """Return only if ``sql`` may be run.
+
+        Raises:
+            QueryForbidden: it is not one SELECT over the public views; says what was found.
+            QueryError: it cannot be parsed.
+        """
+        if len(sql) > MAX_CHARS:
+            raise QueryForbidden(f"the statement has {len(sql)} characters, at most {MAX_CHARS} are taken")
+        if _depth(sql) > MAX_DEPTH:
+            raise QueryForbidden(f"brackets are nested more than {MAX_DEPTH} deep")
+        statements = self._parsed(sql)
+        if len(statements) != 1:
+            raise QueryForbidden(f"send one statement at a time, found {len(statements)}")
+        self._query(statements[0]["node"], frozenset())
+
+    def close(self) -> None:
+        """Let go of the parser."""
+        self._parser.close()
+
+    def _computing_functions(self) -> set[str]:
+        rows = self._parser.execute(
+            "select function_name from duckdb_functions() where function_type in ('scalar', 'aggregate', 'macro') "
+            "group by function_name "
+            "having bool_and(coalesce(stability, 'CONSISTENT') != 'VOLATILE' and not coalesce(has_side_effects, false))"
+        ).fetchall()
+        return {name for (name,) in rows if name not in _HEAVY and not _PRYING.match(name)}
+
+    def _parsed(self, sql: str) -> list[dict[str, Any]]:
+        try:
+            with self._lock:
+                text = self._parser.execute("select json_serialize_sql(?::varchar)", [sql]).fetchall()[0][0]
+        except duckdb.Error as error:
+            raise QueryError(f"the statement cannot be read: {error}") from error
+        document = json.loads(text)
+        if document.get("error"):
+            message = document.get("error_message", "")
+            if "Only SELECT" in message:
+                raise QueryForbidden("only SELECT statements are taken (and PIVOT with its values given)")
+            raise QueryError(f"the statement cannot be read: {message}")
+        statements: list[dict[str, Any]] = document["statements"]
+        return statements
+
+    def _query(self, node: dict[str, Any], scope: frozenset[str]) -> None:
+        """A query node. Its common table expressions come into scope one after the other, for it and its inside."""
+        if node.get("type") not in _NODE_KINDS:
+            raise QueryForbidden(f"{node.get('type')} is not taken")
+        for entry in (node.get("cte_map") or {}).get("map", []):
+            name = entry["key"].lower()
+            self._refuse_taken(name)
+            body = entry["value"]["query"]["node"]
+            is_recursive = body.get("type") == "RECURSIVE_CTE_NODE"
+            self._query(body, scope | {name} if is_recursive else scope)
+            self._walk({k: v for k, v in entry["value"].items() if k != "query"}, scope)
+            scope = scope | {name}
+        if node["type"] in ("RECURSIVE_CTE_NODE", "CTE_NODE") and node.get("cte_name"):
+            name = node["cte_name"].lower()
+            self._refuse_taken(name)
+            scope = scope | {name}
+        for modifier in node.get("modifiers") or []:
+            if modifier.get("type") not in _MODIFIERS:
+                raise QueryForbidden(f"{modifier.get('type')} is not taken")
+        self._walk({key: value for key, value in node.items() if key != "cte_map"}, scope, is_inside=True)
+
+    def _refuse_taken(self, name: str) -> None:
+        if name in self._tables:
+            raise QueryForbidden(f"WITH {name}: the name belongs to a view, take another one")
+
+    def _walk(self, tree: Any, scope: frozenset[str], is_inside: bool = False) -> None:
+        if isinstance(tree, list):
+            for item in tree:
+                self._walk(item, scope)
+            return
+        if not isinstance(tree, dict):
+            return
+        kind = tree.get("type")
+        if not is_inside and isinstance(kind, str) and kind.endswith("_NODE"):
+            self._query(tree, scope)
+            return
+        if "function_name" in tree or kind == "FUNCTION":
+            self._function(tree)
+        if tree.get("from_table") is not None:
+            self._from(tree["from_table"], scope)
+        elif isinstance(kind, str) and "class" not in tree and ("table_name" in tree or kind in _FROM_KINDS):
+            self._from_fields(tree, scope)
+        if tree.get("class") in ("PARAMETER", "DEFAULT", "POSITIONAL_REFERENCE"):
+            raise QueryForbidden("parameters and positions ($1, ?, #1) are not taken: write the value or the name")
+        for key, value in tree.items():
+            if key != "from_table":
+                self._walk(value, scope)
+
+    def _from(self, table: dict[str, Any], scope: frozenset[str]) -> None:
+        kind = table.get("type")
+        if kind not in _FROM_KINDS:
+            raise QueryForbidden(f"FROM {str(kind).lower()} is not taken: GET /v1/schema lists the views")
+        self._walk(table, scope)
+
+    def _from_fields(self, table: dict[str, Any], scope: frozenset[str]) -> None:
+        kind = table["type"]
+        if kind == "BASE_TABLE" or ("table_name" in table and kind not in _FROM_KINDS):
+            self._base_table(table, scope)
+        elif kind == "TABLE_FUNCTION":
+            name = (table.get("function") or {}).get("function_name", "").lower()
+            if name not in _TABLE_FUNCTIONS:
+                raise QueryForbidden(f"FROM {name}(...) is not taken; of functions only {sorted(_TABLE_FUNCTIONS)} are")
+
+    def _base_table(self, table: dict[str, Any], scope: frozenset[str]) -> None:
+        name = str(table.get("table_name", "")).lower()
+        place = (str(table.get("catalog_name") or "").lower(), str(table.get("schema_name") or "").lower())
+        if table.get("type") != "BASE_TABLE":
+            raise QueryForbidden(f"FROM {str(table.get('type')).lower()} is not taken: GET /v1/schema lists the views")
+        if table.get("at_clause"):
+            raise QueryForbidden("AT (a table as of another time) is not taken")
+        if place == ("", "") and (name in scope or name in self._tables):
+            return
+        if place == ("", "main") and name in self._tables:
+            return
+        shown = ".".join(part for part in (*place, name) if part)
+        raise QueryForbidden(f"no view {shown!r} to read from: there are {sorted(self._tables)}")
+
+    def _function(self, call: dict[str, Any]) -> None:
+        name = str(call.get("function_name", "")).lower()
+        if call.get("catalog") or call.get("schema") not in (None, "", "main"):
+            raise QueryForbidden(f"the function {name} is written with a schema: leave that out")
+        if name not in self._functions and name not in _TABLE_FUNCTIONS:
+            raise QueryForbidden(f"the function {name} is not taken: it does not exist, or does more than compute")
+        if name in _QUANTILES:
+            _check_quantiles(call)
+
+
+def _check_quantiles(call: dict[str, Any]) -> None:
+    for argument in (call.get("children") or [])[1:]:
+        while argument.get("class") == "CAST":
+            argument = argument["child"]
+        is_list = argument.get("function_name") in ("list_value", "list_pack")
+        if is_list and len(argument["children"]) <= MAX_QUANTILES:
+            continue
+        if argument.get("class") != "CONSTANT":
+            raise QueryForbidden(f"write the quantiles as a number or a list of at most {MAX_QUANTILES} numbers")
+
+
+def _depth(sql: str) -> int:
+    """The deepest nesting of brackets, in strings and comments too: a bound, cheaply had."""
+    depth = deepest = 0
+    for character in sql:
+        if character in "([{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif character in ")]}":
+            depth -= 1
+    return deepest

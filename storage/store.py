@@ -1,0 +1,229 @@
+"""The store: what the server knows of the database. Chosen by URL; today ``duckdb:///path``."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+import duckdb
+
+from entrostat.storage import desired, runs, series, streams, views
+from entrostat.storage.database import Database, path_of
+from entrostat.storage.query import Answer, QueryPool
+from entrostat.storage.rows import Batch
+from entrostat.storage.streams import Stream, utc_now
+from entrostat.storage.writer import Commit, Writer
+from entrostat.wire.codec import Tables
+from entrostat.wire.errors import Conflict, NotFound
+from entrostat.wire.messages import DesiredState, StreamOpen, StreamOpened
+
+_Result = TypeVar("_Result")
+
+
+class Store:
+    """One open store. All methods may be called from any thread; ``close`` last, or use it as a context manager.
+
+    Args:
+        url: ``duckdb:///absolute/path``, ``duckdb:relative/path`` or ``duckdb::memory:``.
+        decimals: floats of token rows are rounded to so many places; None keeps them whole.
+        linger_s, max_commit_bytes, max_queue_bytes: see ``Writer``.
+        memory_limit_mb, num_threads, max_temp_mb: see ``Database``.
+        max_queries, query_timeout_s, max_result_bytes: see ``QueryPool``.
+        on_commit: called after each commit, on the writer's thread.
+
+    Raises:
+        StorageError: the database cannot be opened.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        decimals: int | None = 4,
+        linger_s: float = 0.05,
+        max_commit_bytes: int = 64 * 2**20,
+        max_queue_bytes: int = 512 * 2**20,
+        memory_limit_mb: int = 4096,
+        num_threads: int | None = None,
+        max_temp_mb: int = 8192,
+        max_queries: int = 2,
+        query_timeout_s: float = 10.0,
+        max_result_bytes: int = 64 * 2**20,
+        on_commit: Callable[[Commit], None] | None = None,
+    ) -> None:
+        self._database = Database(path_of(url), memory_limit_mb, num_threads, max_temp_mb)
+        self._on_commit = on_commit
+        with self._database.reading() as cursor:
+            self._streams = streams.known_streams(cursor)
+            self._desired = desired.latest(cursor)
+        self._versions: dict[str, int] = {}
+        self._lock = threading.Lock()
+        self._summaries: dict[str, tuple[int, dict[str, Any]]] = {}
+        self._writer = Writer(self._database, decimals, linger_s, max_commit_bytes, max_queue_bytes, self._after_commit)
+        self._queries = QueryPool(self._database, max_queries, query_timeout_s, max_result_bytes)
+
+    def open_stream(self, stream_id: str, opening: StreamOpen) -> StreamOpened:
+        """Make a stream known, and its run where that is new. Repeating it changes nothing."""
+        stream = self._streams.get(stream_id) or self._writer.do(lambda cursor: self._open(cursor, stream_id, opening))
+        with self._lock:
+            self._streams[stream_id] = stream
+        self._touch(stream.run_id)
+        return StreamOpened(run_id=stream.run_id, desired=self.desired(stream.run_id))
+
+    def _open(self, cursor: duckdb.DuckDBPyConnection, stream_id: str, opening: StreamOpen) -> Stream:
+        # Two requests may have found it missing; the writer's thread sees the first one's row.
+        known = streams.known_stream(cursor, stream_id)
+        return known or streams.open_stream(cursor, stream_id, opening)
+
+    def add_batch(self, stream_id: str, seq: int, tables: Tables, num_bytes: int) -> "Future[bool]":
+        """Hand over a checked batch. The future gives, once it is on disk, whether it was held already.
+
+        Args:
+            num_bytes: size of its body on the wire.
+
+        Raises:
+            NotFound: the stream was never opened here.
+            Busy: the queue is full.
+        """
+        return self._writer.add(Batch(self.stream(stream_id), seq, tables, num_bytes, utc_now()))
+
+    def stream(self, stream_id: str) -> Stream:
+        """A stream that was opened. Raises NotFound."""
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            raise NotFound(f"no stream {stream_id}: open it with PUT /v1/streams/{stream_id}")
+        return stream
+
+    def desired(self, run_id: str) -> DesiredState:
+        """What should be on in a run: version 0 where nothing was ever asked for."""
+        return self._desired.get(run_id, DesiredState())
+
+    def set_desired(self, run_id: str, state: DesiredState, expected_version: int) -> DesiredState:
+        """Write the next version of a run's desired state; ``state``'s own version and time are replaced.
+
+        Raises:
+            NotFound: no such run.
+            Conflict: the version is not the one expected any more: read it again, then decide again.
+        """
+
+        def write(cursor: duckdb.DuckDBPyConnection) -> DesiredState:
+            held = self.desired(run_id).version
+            if held != expected_version:
+                raise Conflict(f"run {run_id!r} is at version {held} by now, not {expected_version}: read it again")
+            return desired.append(cursor, runs.key_of(cursor, run_id), state, held + 1)
+
+        written = self._writer.do(write)
+        self._desired[run_id] = written
+        return written
+
+    def runs(self, search: str | None = None, limit: int = 100) -> list[dict[str, Any]]:
+        """Summaries of the runs, newest first. ``search`` is part of a name, tag or note."""
+        versions = dict(self._versions)  # before the snapshot: a summary may then be newer than its version, not older
+        with self._database.reading() as cursor:
+            names = runs.names(cursor, search, limit)
+            return [self._summary(cursor, name, versions) for name in names]
+
+    def run(self, run_id: str) -> dict[str, Any]:
+        """A run's summary with its settings, streams, baseline and the names of its signals. Raises NotFound."""
+        versions = dict(self._versions)
+        with self._database.reading() as cursor:
+            return self._summary(cursor, run_id, versions) | runs.details(cursor, run_id)
+
+    def _summary(self, cursor: duckdb.DuckDBPyConnection, run_id: str, versions: dict[str, int]) -> dict[str, Any]:
+        version = versions.get(run_id, 0)
+        held = self._summaries.get(run_id)
+        if held is None or held[0] != version:
+            held = (version, runs.summary(cursor, run_id))
+            self._summaries[run_id] = held
+        return runs.with_status(held[1])
+
+    def update_run(self, run_id: str, tags: dict[str, str] | None = None, notes: str | None = None) -> None:
+        """Replace a run's tags or notes; None leaves them. Raises NotFound."""
+        self._writer.do(lambda cursor: runs.update(cursor, run_id, tags, notes))
+        self._touch(run_id)
+
+    def delete_run(self, run_id: str) -> None:
+        """Remove a run and everything of it. Raises NotFound."""
+
+        def remove(cursor: duckdb.DuckDBPyConnection) -> int:
+            key = runs.key_of(cursor, run_id)
+            runs.delete(cursor, key)
+            self._writer.forget_baseline(key)
+            return key
+
+        key = self._writer.do(remove)
+        with self._lock:
+            self._streams = {k: s for k, s in self._streams.items() if s.run != key}
+            self._summaries.pop(run_id, None)
+            self._desired.pop(run_id, None)
+        self._touch(run_id)
+
+    def events(self, run_id: str, limit: int = 500) -> list[dict[str, Any]]:
+        """The run's newest events, oldest first. Raises NotFound."""
+        with self._database.reading() as cursor:
+            return runs.events(cursor, run_id, limit)
+
+    def series(
+        self, run_ids: list[str], names: list[str], from_step: int | None, to_step: int | None, points: int
+    ) -> list[dict[str, Any]]:
+        """Signals over steps, thinned to about ``points`` buckets with mean, minimum and maximum."""
+        with self._database.reading() as cursor:
+            return [
+                one for run_id in run_ids for one in series.series(cursor, run_id, names, from_step, to_step, points)
+            ]
+
+    def histogram(
+        self, run_id: str, name: str, from_step: int | None, to_step: int | None, points: int
+    ) -> dict[str, Any]:
+        """A histogram over steps, thinned by adding up neighbouring steps. Raises NotFound for an unknown name."""
+        with self._database.reading() as cursor:
+            return series.histogram(cursor, run_id, name, from_step, to_step, points)
+
+    def query(self, sql: str, max_rows: int) -> Answer:
+        """A person's SELECT over the public views.
+
+        Raises:
+            QueryForbidden, QueryTimeout, QueryBusy, QueryError: see ``QueryPool.run``.
+        """
+        return self._queries.run(sql, max_rows)
+
+    def schema(self) -> list[dict[str, Any]]:
+        """The public views with the type and meaning of every column."""
+        with self._database.reading() as cursor:
+            return views.described(cursor)
+
+    def write(self, action: Callable[[duckdb.DuckDBPyConnection], _Result]) -> _Result:
+        """Run ``action`` in a transaction of its own on the writer's thread; for modules of this folder."""
+        return self._writer.do(action)
+
+    @property
+    def queue_bytes(self) -> int:
+        """Memory of the batches that wait or are being committed."""
+        return self._writer.queue_bytes
+
+    @property
+    def failure(self) -> str | None:
+        """Why nothing can be written any more; None while all is well."""
+        return self._writer.failure
+
+    def close(self) -> None:
+        """Write what was accepted and close the file."""
+        self._writer.close()
+        self._queries.close()
+        self._database.close()
+
+    def __enter__(self) -> "Store":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _after_commit(self, commit: Commit) -> None:
+        for run_id in commit.runs:
+            self._touch(run_id)
+        if self._on_commit is not None:
+            self._on_commit(commit)
+
+    def _touch(self, run_id: str) -> None:
+        with self._lock:
+            self._versions[run_id] = self._versions.get(run_id, 0) + 1

@@ -1,0 +1,274 @@
+"""The one thread that writes: batches of all streams share commits, and a promise is kept only after COMMIT.
+
+A commit costs one fsync, whatever is in it; so the writer lingers for a moment after the first batch and takes what
+has arrived from all streams. Other changes (a stream opens, a tag is set) are jobs: each a transaction of its own, in
+the order in which they came.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import duckdb
+
+from entrostat.storage import baseline, rows
+from entrostat.storage.database import Database
+from entrostat.storage.errors import Busy, StorageError
+from entrostat.storage.rows import Batch
+from entrostat.wire.errors import MalformedBatch
+
+_Result = TypeVar("_Result")
+_log = logging.getLogger(__name__)
+
+MEMORY_RETRIES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What one commit did, for who counts.
+
+    Args:
+        num_duplicates: batches that were held already.
+        seconds: from the beginning of the transaction to the end of COMMIT.
+    """
+
+    num_batches: int
+    num_duplicates: int
+    num_rows: int
+    num_bytes: int
+    seconds: float
+    runs: frozenset[str]
+
+
+@dataclass(slots=True)
+class _Waiting:
+    batch: Batch
+    future: "Future[bool]" = field(default_factory=Future)
+
+
+@dataclass(slots=True)
+class _Job:
+    action: Callable[[duckdb.DuckDBPyConnection], Any]
+    future: "Future[Any]" = field(default_factory=Future)
+
+
+class Writer:
+    """Owns the writing cursor.
+
+    Args:
+        decimals: see ``rows.insert_rows``.
+        linger_s: how long the first batch of a commit waits for others.
+        max_commit_bytes: a commit takes no more than this (but always one batch).
+        max_queue_bytes: batches beyond it are refused with ``Busy``.
+        on_commit: called after each commit, on the writer's thread.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        decimals: int | None = 4,
+        linger_s: float = 0.05,
+        max_commit_bytes: int = 64 * 2**20,
+        max_queue_bytes: int = 512 * 2**20,
+        on_commit: Callable[[Commit], None] = lambda _: None,
+    ) -> None:
+        self._cursor = database.cursor()
+        self._decimals, self._linger_s = decimals, linger_s
+        self._max_commit_bytes, self._max_queue_bytes = max_commit_bytes, max_queue_bytes
+        self._on_commit = on_commit
+        self._thresholds = baseline.thresholds(self._cursor)
+        self._queue: deque[_Waiting | _Job] = deque()
+        self._changed = threading.Condition()
+        self._queue_bytes, self._is_closing = 0, False
+        self.failure: str | None = None
+        """Why nothing can be written any more; None while all is well."""
+        self._thread = threading.Thread(target=self._work, name="entrostat-writer", daemon=True)
+        self._thread.start()
+
+    @property
+    def queue_bytes(self) -> int:
+        """Memory of the batches that wait or are being committed."""
+        return self._queue_bytes
+
+    def add(self, batch: Batch) -> "Future[bool]":
+        """Hand a batch over. The future gives, after COMMIT, whether it was held already.
+
+        Raises:
+            Busy: the queue is full.
+            StorageError: the store is closing or broken.
+        """
+        waiting = _Waiting(batch)
+        with self._changed:
+            self._refuse_if_closed()
+            if self._queue_bytes and self._queue_bytes + batch.memory_bytes > self._max_queue_bytes:
+                raise Busy(f"{self._queue_bytes} bytes of batches wait to be written: send this one again in a moment")
+            self._queue_bytes += batch.memory_bytes
+            self._queue.append(waiting)
+            self._changed.notify()
+        return waiting.future
+
+    def do(self, action: Callable[[duckdb.DuckDBPyConnection], _Result]) -> _Result:
+        """Run ``action`` in a transaction on the writer's thread, wait for its COMMIT, and return what it returned."""
+        job = _Job(action)
+        with self._changed:
+            self._refuse_if_closed()
+            self._queue.append(job)
+            self._changed.notify()
+        result: _Result = job.future.result()
+        return result
+
+    def forget_baseline(self, run: int) -> None:
+        """A run was deleted. Called from a job."""
+        self._thresholds.pop(run, None)
+
+    def close(self) -> None:
+        """Write everything that was accepted, then stop."""
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify()
+        self._thread.join()
+        self._cursor.close()
+
+    def _refuse_if_closed(self) -> None:
+        if self.failure:
+            raise StorageError(f"the database has stopped working ({self.failure}): restart the server")
+        if self._is_closing:
+            raise StorageError("the store is closing")
+
+    def _work(self) -> None:
+        while True:
+            taken = self._take()
+            if taken is None:
+                return
+            if isinstance(taken, _Job):
+                self._run_job(taken)
+            else:
+                self._commit_all(taken)
+                with self._changed:
+                    self._queue_bytes -= sum(w.batch.memory_bytes for w in taken)
+
+    def _take(self) -> "list[_Waiting] | _Job | None":
+        """The next job, or the batches of the next commit; None when all is done and the store closes."""
+        with self._changed:
+            while not self._queue:
+                if self._is_closing:
+                    return None
+                self._changed.wait()
+            if isinstance(self._queue[0], _Job):
+                return self._queue.popleft()  # type: ignore[return-value]
+            self._linger()
+            taken: list[_Waiting] = []
+            num_bytes = 0
+            while self._queue and isinstance(first := self._queue[0], _Waiting):
+                if taken and num_bytes + first.batch.memory_bytes > self._max_commit_bytes:
+                    break
+                num_bytes += first.batch.memory_bytes
+                taken.append(first)
+                self._queue.popleft()
+            return taken
+
+    def _linger(self) -> None:
+        deadline = time.monotonic() + self._linger_s
+        while not self._is_closing and self._queue_bytes < self._max_commit_bytes:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0 or isinstance(self._queue[-1], _Job):  # who waits for a job should not wait for us too
+                return
+            self._changed.wait(left_s)
+
+    def _run_job(self, job: _Job) -> None:
+        try:
+            self._cursor.execute("begin")
+            result = job.action(self._cursor)
+            self._cursor.execute("commit")
+        except BaseException as error:  # noqa: BLE001 it belongs to who waits for the job
+            self._roll_back(error)
+            job.future.set_exception(error)
+        else:
+            job.future.set_result(result)
+
+    def _commit_all(self, taken: Sequence[_Waiting]) -> None:
+        try:
+            commit, duplicates = self._committed([w.batch for w in taken])
+        except BaseException as error:  # noqa: BLE001 a batch must not be able to end the thread
+            self._roll_back(error)
+            if len(taken) > 1 and self.failure is None:
+                for waiting in taken:  # singly: only the batch that is to blame should suffer
+                    self._commit_all([waiting])
+            else:
+                for waiting in taken:
+                    waiting.future.set_exception(_for_sender(error))
+            return
+        self._on_commit(commit)
+        for waiting, is_duplicate in zip(taken, duplicates, strict=True):
+            waiting.future.set_result(is_duplicate)
+
+    def _committed(self, batches: Sequence[Batch]) -> tuple[Commit, list[bool]]:
+        for attempt in range(MEMORY_RETRIES + 1):
+            try:
+                return self._commit_once(batches)
+            except duckdb.OutOfMemoryException:
+                # Somebody's query holds the memory, and gives it back soon.
+                if attempt == MEMORY_RETRIES or len(batches) > 1:
+                    raise
+                self._cursor.execute("rollback")
+                time.sleep(0.1 * 2**attempt)
+        raise StorageError("unreachable")
+
+    def _commit_once(self, batches: Sequence[Batch]) -> tuple[Commit, list[bool]]:
+        started = time.perf_counter()
+        self._cursor.execute("begin")
+        new = rows.claim(self._cursor, batches)
+        rows.insert_rows(self._cursor, [self._with_shares(b) for b in new], self._decimals)
+        fixed = self._fix_baselines(new)
+        self._cursor.execute("commit")
+        self._thresholds.update(fixed)
+        left = {id(b) for b in new}
+        commit = Commit(
+            num_batches=len(new),
+            num_duplicates=len(batches) - len(new),
+            num_rows=sum(b.num_rows for b in new),
+            num_bytes=sum(b.num_bytes for b in new),
+            seconds=time.perf_counter() - started,
+            runs=frozenset(b.stream.run_id for b in new),
+        )
+        return commit, [id(b) not in left for b in batches]
+
+    def _with_shares(self, batch: Batch) -> Batch:
+        threshold = self._thresholds.get(batch.stream.run)
+        return batch if threshold is None or not baseline.has_entropy(batch) else baseline.with_shares(batch, threshold)
+
+    def _fix_baselines(self, batches: Sequence[Batch]) -> dict[int, int]:
+        waiting = {b.stream.run for b in batches if b.stream.run not in self._thresholds and baseline.has_entropy(b)}
+        found = {run: baseline.fix_if_due(self._cursor, run) for run in waiting}
+        return {run: threshold for run, threshold in found.items() if threshold is not None}
+
+    def _roll_back(self, error: BaseException) -> None:
+        if isinstance(error, duckdb.FatalException):  # the engine refuses everything from here on
+            self._fail(error)
+            return
+        try:
+            self._cursor.execute("rollback")
+        except duckdb.TransactionException:
+            pass  # it had not begun, or COMMIT itself rolled it back
+        except duckdb.Error as second:
+            self._fail(second)
+
+    def _fail(self, error: BaseException) -> None:
+        self.failure = str(error).splitlines()[0]
+        _log.error("the database has stopped working: %s", error)
+
+
+def _for_sender(error: BaseException) -> BaseException:
+    """What the sender of a batch is told: whether sending it again can help."""
+    if isinstance(error, duckdb.OutOfMemoryException):
+        return Busy(f"the server is out of memory: {error}", retry_after_s=5.0)
+    if isinstance(error, duckdb.DataError):
+        return MalformedBatch(f"the rows cannot be stored: {error}")
+    if isinstance(error, duckdb.Error):
+        return StorageError(f"the batch could not be written: {error}")
+    return error
