@@ -19,6 +19,9 @@ from entrostat.wire.messages import DesiredState, StreamOpen, StreamOpened
 
 _Result = TypeVar("_Result")
 
+LIVE_RUNS_LOOKED_AT = 200
+"""Live runs are looked for among so many newest ones."""
+
 
 class Store:
     """One open store. All methods may be called from any thread; ``close`` last, or use it as a context manager.
@@ -29,7 +32,6 @@ class Store:
         linger_s, max_commit_bytes, max_queue_bytes: see ``Writer``.
         memory_limit_mb, num_threads, max_temp_mb: see ``Database``.
         max_queries, query_timeout_s, max_result_bytes: see ``QueryPool``.
-        on_commit: called after each commit, on the writer's thread.
 
     Raises:
         StorageError: the database cannot be opened.
@@ -49,10 +51,9 @@ class Store:
         max_queries: int = 2,
         query_timeout_s: float = 10.0,
         max_result_bytes: int = 64 * 2**20,
-        on_commit: Callable[[Commit], None] | None = None,
     ) -> None:
         self._database = Database(path_of(url), memory_limit_mb, num_threads, max_temp_mb)
-        self._on_commit = on_commit
+        self._listeners: list[Callable[[Commit], None]] = []
         with self._database.reading() as cursor:
             self._streams = streams.known_streams(cursor)
             self._desired = desired.latest(cursor)
@@ -128,6 +129,17 @@ class Store:
         versions = dict(self._versions)
         with self._database.reading() as cursor:
             return self._summary(cursor, run_id, versions) | runs.details(cursor, run_id)
+
+    def live_signals(self, signals: tuple[str, ...], limit: int) -> list[tuple[str, int | None, dict[str, float]]]:
+        """(run, last step, signal -> newest value) of the live runs, newest first, at most ``limit``."""
+        found: list[tuple[str, int | None, dict[str, float]]] = []
+        for summary in self.runs(limit=LIVE_RUNS_LOOKED_AT):
+            if summary["status"] == "live" and len(found) < limit:
+                last_step = summary["last_step"]
+                with self._database.reading() as cursor:
+                    values = {} if last_step is None else runs.latest(cursor, summary["run"], last_step, signals)
+                found.append((summary["run"], last_step, values))
+        return found
 
     def _summary(self, cursor: duckdb.DuckDBPyConnection, run_id: str, versions: dict[str, int]) -> dict[str, Any]:
         version = versions.get(run_id, 0)
@@ -221,8 +233,12 @@ class Store:
     def _after_commit(self, commit: Commit) -> None:
         for run_id in commit.runs:
             self._touch(run_id)
-        if self._on_commit is not None:
-            self._on_commit(commit)
+        for listener in self._listeners:
+            listener(commit)
+
+    def on_commit(self, listener: Callable[[Commit], None]) -> None:
+        """Call ``listener`` after each commit, on the writer's thread: it must be quick and must not raise."""
+        self._listeners.append(listener)
 
     def _touch(self, run_id: str) -> None:
         with self._lock:

@@ -1,6 +1,7 @@
 """The views people query: stable names, a comment on every column. They add up the ranks at read.
 
-The laws of merging are those of ``wire/mergeable.py``; a test holds the two to each other. Rows that a resumed session superseded are kept in the tables and hidden here.
+The laws of merging are those of ``wire/mergeable.py``; a test holds the two to each other.
+Rows that a resumed session superseded are kept in the tables and hidden here.
 """
 
 from dataclasses import dataclass

@@ -1,0 +1,83 @@
+"""Every limit of the server: name with unit, default, one sentence. The command line and the docs are made from it."""
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+ENVIRONMENT_PREFIX = "ENTROSTAT_SERVER_"
+
+
+def _setting(default: Any, sentence: str) -> Any:
+    return dataclasses.field(default=default, metadata={"sentence": sentence})
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The table. Each can be set as ``ENTROSTAT_SERVER_<NAME>`` in the environment."""
+
+    host: str = _setting("127.0.0.1", "Address to listen on; any but loopback needs tokens.")
+    port: int = _setting(8321, "Port to listen on; 0 takes a free one.")
+    data: str = _setting("entrostat-data", "Folder of the database.")
+    tokens: str = _setting("", "File of hashed tokens; empty: tokens.json in the data folder, where that exists.")
+    store_url: str = _setting("", "URL of the store; empty: entrostat.duckdb in the data folder.")
+    max_body_mb: int = _setting(64, "A larger request is refused before it is read.")
+    max_decompressed_mb: int = _setting(256, "A batch that decompresses to more is refused.")
+    max_decoding: int = _setting(4, "So many batches are decompressed and checked at once.")
+    max_queue_mb: int = _setting(512, "Batches beyond it, not yet written, are refused with 503.")
+    max_commit_mb: int = _setting(64, "A commit takes no more than this (but always one batch).")
+    linger_ms: int = _setting(50, "So long the first batch of a commit waits for others.")
+    token_decimals: int = _setting(4, "Floats of token rows are rounded to so many places; -1 keeps them whole.")
+    memory_limit_mb: int = _setting(4096, "Memory of the database engine.")
+    max_temp_mb: int = _setting(8192, "Disk that queries may use which do not fit in memory.")
+    num_threads: int = _setting(0, "Threads of the database engine; 0: one a core.")
+    max_queries: int = _setting(2, "So many SQL queries of people run at once.")
+    query_timeout_s: float = _setting(10.0, "A query is stopped after so long.")
+    max_rows: int = _setting(1_000_000, "A query gives no more rows, whatever it asks for.")
+    max_result_mb: int = _setting(64, "A query's result is cut at so many bytes.")
+    max_points: int = _setting(5_000, "A series is thinned to no more buckets than this.")
+    max_series: int = _setting(500, "One request gives no more series: runs x names.")
+    shutdown_s: int = _setting(10, "Requests in progress get so long when the server stops.")
+
+    @property
+    def url(self) -> str:
+        """URL of the store."""
+        return self.store_url or f"duckdb://{Path(self.data).resolve() / 'entrostat.duckdb'}"
+
+    @property
+    def tokens_path(self) -> Path | None:
+        """File of the tokens; None where there is none."""
+        if self.tokens:
+            return Path(self.tokens)
+        kept = Path(self.data) / "tokens.json"
+        return kept if kept.exists() else None
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ, **given: Any) -> Self:
+        """Settings from the environment; what is ``given`` and not None wins.
+
+        Raises:
+            ValueError: a value is not of its setting's type; names it.
+        """
+        values: dict[str, Any] = {}
+        for field in dataclasses.fields(cls):
+            text = environment.get(ENVIRONMENT_PREFIX + field.name.upper())
+            if given.get(field.name) is not None:
+                values[field.name] = given[field.name]
+            elif text is not None:
+                values[field.name] = _parsed(field.name, type(field.default), text)
+        return cls(**values)
+
+
+def sentence_of(name: str) -> str:
+    """The one sentence of a setting."""
+    return str(next(f for f in dataclasses.fields(Settings) if f.name == name).metadata["sentence"])
+
+
+def _parsed(name: str, kind: type, text: str) -> Any:
+    try:
+        return kind(text)
+    except ValueError as error:
+        raise ValueError(f"{ENVIRONMENT_PREFIX}{name.upper()}={text!r}: must be {kind.__name__}") from error
