@@ -42,9 +42,9 @@ def _ask_file(database: Path, statement: str, max_rows: int) -> tuple[pa.Table, 
 
     if not database.exists():
         raise NotFound(f"no database at {database}")
-    with Store(f"duckdb:///{database}") as store:
+    with Store(f"duckdb://{database.resolve()}") as store:
         answer = store.query(statement, max_rows=max_rows)
-        return answer.table, answer.truncated
+        return answer.table, answer.is_truncated
 
 
 @runs.command("list")

@@ -16,15 +16,30 @@ def push(
     token: Token = None,
 ) -> None:
     """Send batches that were spooled while no server answered. Streams of a running trainer are left to it."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    import sys
+
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
     from entrostat.trainer_adapters.session import from_environment, spool_root
     from entrostat.wire.client import push as push_all
+    from entrostat.wire.spool import pending_streams
 
     root = directory or spool_root(from_environment())
-    with Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()) as progress:
-        task = progress.add_task(f"sending {root}", total=None)
-        report = push_all(
-            root, client(url, token), lambda done, total: progress.update(task, completed=done, total=total)
-        )
-    print(report)
+    waiting = sum(stream.num_bytes for stream in pending_streams(root) if not stream.is_live)
+    if not root.exists():
+        print(f"nothing waits: there is no {root}")
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task("sending", total=waiting)
+        report = push_all(root, client(url, token), lambda done: progress.update(task, completed=done.bytes_sent))
+    print(f"sent {report.num_sent} batches ({report.bytes_sent} bytes) from {root}")
+    if report.num_live:
+        print(f"left {report.num_live} streams to the running trainers that hold them")
+    if report.num_rejected:
+        print(f"{report.num_rejected} batches were refused and kept aside under rejected/, with the reason")
+    for problem in report.problems:
+        print(f"entrostat: {problem}", file=sys.stderr)
+    if report.problems:
+        raise typer.Exit(1)

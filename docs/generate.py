@@ -42,8 +42,8 @@ def sql_page() -> str:
         "`entrostat sql`, `POST /v1/sql`, or the dashboard's SQL page.",
         "",
     ]
-    with tempfile.TemporaryDirectory() as folder, Store(f"duckdb:///{folder}/docs.duckdb") as store:
-        for view in store.describe_views():
+    with tempfile.TemporaryDirectory() as folder, Store(f"duckdb://{folder}/docs.duckdb") as store:
+        for view in store.schema():
             lines += [f"## `{view['name']}`", "", view["comment"], "", "| column | type | meaning |", "|---|---|---|"]
             lines += [f"| `{c['name']}` | {c['type']} | {c['comment']} |" for c in view["columns"]]
             lines.append("")

@@ -29,7 +29,7 @@ def database(tmp_path_factory):
     from entrostat.storage.store import Store
 
     path = tmp_path_factory.mktemp("cli") / "some.duckdb"
-    Store(f"duckdb:///{path}").close()
+    Store(f"duckdb://{path}").close()
     return path
 
 

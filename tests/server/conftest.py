@@ -1,0 +1,107 @@
+"""The real server in a process of its own, and a person with curl."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+STARTED = "2026-01-01T00:00:00Z"
+
+
+@dataclass
+class Server:
+    """The server's process; may be killed and started again on the same data and port."""
+
+    data: Path
+    arguments: tuple[str, ...] = ()
+    environment: tuple[tuple[str, str], ...] = ()
+    process: subprocess.Popen | None = None
+
+    def __post_init__(self):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.http = httpx.Client(base_url=self.url, timeout=20, trust_env=False)
+
+    def start(self):
+        command = [sys.executable, "-m", "entrostat.server", "--port", str(self.port), "--data", str(self.data)]
+        self.process = subprocess.Popen(
+            [*command, *self.arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | dict(self.environment),
+        )
+        self.first_line = self.process.stdout.readline()
+        for _ in range(200):
+            try:
+                self.http.get("/healthz")
+                return self
+            except httpx.HTTPError:
+                time.sleep(0.05)
+        raise AssertionError(f"the server did not start: {self.process.stderr.read()}")
+
+    def kill(self):
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.process.terminate()
+        _, problems = self.process.communicate(timeout=30)
+        return problems
+
+    def open(self, run="r", stream=1, **more):
+        """Opens a stream as curl would; returns its id."""
+        stream_id = f"{stream:032x}"
+        body = {"run_id": run, "session_id": f"{more.pop('session', 1):032x}", "started": STARTED, **more}
+        answer = self.http.put(f"/v1/streams/{stream_id}", json=body)
+        assert answer.status_code == 200, answer.text
+        return stream_id
+
+    def post(self, stream_id, seq, tables):
+        return self.http.post(f"/v1/streams/{stream_id}/batches/{seq}", json=tables)
+
+    def ask(self, sql):
+        answer = self.http.post("/v1/sql", json={"sql": sql})
+        assert answer.status_code == 200, answer.text
+        return answer.json()["rows"]
+
+
+@pytest.fixture(scope="session")
+def shared_server(tmp_path_factory):
+    made = Server(tmp_path_factory.mktemp("server") / "data", environment=(("ENTROSTAT_SERVER_MAX_BODY_MB", "1"),))
+    yield made.start()
+    made.stop()
+
+
+@pytest.fixture
+def server(shared_server):
+    """The shared server without runs."""
+    for run in shared_server.http.get("/v1/runs").json()["runs"]:
+        shared_server.http.delete(f"/v1/runs/{run['run']}")
+    return shared_server
+
+
+@pytest.fixture
+def own_server(tmp_path):
+    """``own_server(*arguments, **environment)``: a server for one test."""
+    made = []
+
+    def make(*arguments, data=tmp_path / "data", **environment):
+        one = Server(data, arguments, tuple(environment.items()))
+        made.append(one)
+        return one
+
+    yield make
+    for one in made:
+        if one.process is not None:
+            one.stop()
