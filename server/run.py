@@ -1,7 +1,9 @@
 """Starting and stopping: the socket first, then the store, then the application."""
 
+import signal
 import socket
 import sys
+from types import FrameType
 
 import uvicorn
 
@@ -35,9 +37,17 @@ def serve(settings: Settings) -> None:
         )
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
+        for number in (signal.SIGINT, signal.SIGTERM):
+            # uvicorn raises the signal again once it has stopped: the default handler would end the process there,
+            # before the store is closed.
+            signal.signal(number, _stop)
         sys.stdout.write(f"entrostat server on http://{shown}:{port} (database in {settings.url})\n")
         sys.stdout.flush()
         uvicorn.Server(config).run(sockets=[listener])
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(0)
 
 
 def _listening(host: str, port: int) -> socket.socket:

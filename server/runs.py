@@ -106,7 +106,7 @@ def router(store: Store) -> APIRouter:
     @routes.get("/{run}/desired", dependencies=_READ, responses=_NO_RUN, summary="What should be on in a run")
     def get_desired(run: RunId) -> DesiredState:
         """The newest desired state; version 0 where nothing was ever asked for."""
-        return store.desired(run)
+        return store.desired_of(run)
 
     @routes.get(
         "/{run}/events", dependencies=_READ, responses=_NO_RUN, response_model=Events, summary="What happened in a run"

@@ -95,8 +95,15 @@ class Store:
             raise NotFound(f"no stream {stream_id}: open it with PUT /v1/streams/{stream_id}")
         return stream
 
+    def desired_of(self, run_id: str) -> DesiredState:
+        """What should be on in a run that someone names. Raises NotFound."""
+        if run_id not in self._desired:
+            with self._database.reading() as cursor:
+                runs.key_of(cursor, run_id)
+        return self.desired(run_id)
+
     def desired(self, run_id: str) -> DesiredState:
-        """What should be on in a run: version 0 where nothing was ever asked for."""
+        """What should be on in a run that is known: version 0 where nothing was ever asked for. Asks no database."""
         return self._desired.get(run_id, DesiredState())
 
     def set_desired(self, run_id: str, state: DesiredState, expected_version: int) -> DesiredState:

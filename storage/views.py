@@ -220,7 +220,8 @@ VIEWS: tuple[View, ...] = (
         _row_view(
             "token_row",
             _TOKEN_COLUMNS,
-            ", exp(t.logp) * (1 - exp(t.logp)) * greatest(t.advantage, 0) as scope, "
+            ", case when t.advantage is not null "
+            "then exp(t.logp) * (1 - exp(t.logp)) * greatest(t.advantage, 0) end as scope, "
             + ", ".join(f"t.top_logps[{n}] as top{n}_logp" for n in (1, 2, 3)),
         ),
     ),

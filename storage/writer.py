@@ -149,8 +149,6 @@ class Writer:
                 self._run_job(taken)
             else:
                 self._commit_all(taken)
-                with self._changed:
-                    self._queue_bytes -= sum(w.batch.memory_bytes for w in taken)
 
     def _take(self) -> "list[_Waiting] | _Job | None":
         """The next job, or the batches of the next commit; None when all is done and the store closes."""
@@ -200,12 +198,18 @@ class Writer:
                 for waiting in taken:  # singly: only the batch that is to blame should suffer
                     self._commit_all([waiting])
             else:
+                self._let_go(taken)
                 for waiting in taken:
                     waiting.future.set_exception(_for_sender(error))
             return
+        self._let_go(taken)
         self._on_commit(commit)
         for waiting, is_duplicate in zip(taken, duplicates, strict=True):
             waiting.future.set_result(is_duplicate)
+
+    def _let_go(self, taken: Sequence[_Waiting]) -> None:
+        with self._changed:
+            self._queue_bytes -= sum(w.batch.memory_bytes for w in taken)
 
     def _committed(self, batches: Sequence[Batch]) -> tuple[Commit, list[bool]]:
         for attempt in range(MEMORY_RETRIES + 1):

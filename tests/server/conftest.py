@@ -41,6 +41,9 @@ class Server:
             env=os.environ | dict(self.environment),
         )
         self.first_line = self.process.stdout.readline()
+        if not self.first_line:
+            _, problems = self.process.communicate()
+            raise AssertionError(f"the server did not start: {problems}")
         for _ in range(200):
             try:
                 self.http.get("/healthz")

@@ -31,7 +31,9 @@ def test_every_acknowledged_batch_is_there_once_after_a_kill(own_server):
         threads = [threading.Thread(target=sender, args=(server, s, acked, stop)) for s in streams]
         for thread in threads:
             thread.start()
-        time.sleep(0.6 + 0.13 * turn)
+        enough, deadline = len(acked) + 12, time.monotonic() + 20
+        while len(acked) < enough and time.monotonic() < deadline:
+            time.sleep(0.01)
         server.kill()
         stop.set()
         for thread in threads:
