@@ -154,6 +154,6 @@ def _to_host(tensors: dict[str, Tensor], shape: tuple[int, int], measured_all: b
     for name, value in tensors.items():
         target = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
         host[name] = target.copy_(value.detach(), non_blocking=True)
-    ready = torch.cuda.Event()
+    ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
     ready.record()
     return Capture(host, shape, measured_all, ready)

@@ -39,8 +39,8 @@ def select(scores: Scores, valid: Tensor, budget: int, generator: torch.Generato
     """
     num_rows = valid.numel()
     reason = torch.zeros(num_rows, dtype=torch.uint8, device=valid.device)
-    present = [(SCOPE, scores.scope), (COV, scores.cov), (ENTROPY, scores.entropy)]
-    present = [(bit, score) for bit, score in present if score is not None]
+    given = [(SCOPE, scores.scope), (COV, scores.cov), (ENTROPY, scores.entropy)]
+    present = [(bit, score) for bit, score in given if score is not None]
     each = int(budget * _SHARE_BY_SCORE) // len(present)
     for bit, score in present:
         if each:

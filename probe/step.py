@@ -110,7 +110,7 @@ def gather(captures: Sequence[Capture]) -> StepData:
         **columns,  # type: ignore[arg-type]  # the keys are StepData's own fields, checked by its constructor
         candidates=None if candidates["token"] is None else Candidates(**candidates),  # type: ignore[arg-type]
         kept=Kept(**{name: column(f"kept_{name}") for name in ("token", "reason", "prob")}),  # type: ignore[arg-type]
-        num_invalid=sum(p["num_invalid"] for p in parts),
+        num_invalid=sum(int(p["num_invalid"]) for p in parts),
     )
 
 

@@ -1,6 +1,7 @@
 """Step boundaries of a transformers trainer: where a session begins, each step ends, and a run goes on."""
 
 import inspect
+import logging
 from typing import Any
 
 import torch.distributed
@@ -9,7 +10,9 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from entrostat.trainer_adapters import run_info
 from entrostat.trainer_adapters.session import Options, Place, Session, from_environment
 from entrostat.trainer_adapters.trl_policy import PolicyTap
-from entrostat.wire.errors import AttachError
+from entrostat.wire.errors import AttachError, EntrostatError
+
+log = logging.getLogger("entrostat")
 
 _STATE_KEY = "entrostat"
 
@@ -23,9 +26,20 @@ class StepBoundary(TrainerCallback):  # type: ignore[misc]  # transformers is no
         self.run_id = options.run or run_info.new_run_id(self.trainer_name)
         self.session: Session | None = None
         self.last_session: Session | None = None
+        self.has_failed = False
 
     def begin(self, state: TrainerState) -> None:
-        """Open the session, at a step boundary: at the start, after a resume, or in the middle of a run."""
+        """Open the session, at a step boundary: at the start, after a resume, or in the middle of a run.
+
+        Where the spool cannot be used, that is said once and training goes on unwatched.
+        """
+        try:
+            self._begin(state)
+        except (EntrostatError, OSError, ValueError) as error:
+            log.error("not watching this run: %s (training goes on)", error)
+            self.has_failed = True
+
+    def _begin(self, state: TrainerState) -> None:
         place = self._place(state)
         self.run_id = place.run_id
         # In the trainer's own state, which it writes into every checkpoint: a resumed run finds its name there.
@@ -48,8 +62,9 @@ class StepBoundary(TrainerCallback):  # type: ignore[misc]  # transformers is no
     def _place(self, state: TrainerState) -> Place:
         accelerator = self.tap.trainer.accelerator
         kept = (state.stateful_callbacks or {}).get(_STATE_KEY)
-        has_resumed = state.global_step > 0 and kept is not None
-        run_id = kept["attributes"]["run_id"] if has_resumed and not self.options.run else self.run_id
+        run_id = self.run_id
+        if kept is not None and state.global_step > 0 and not self.options.run:
+            run_id = kept["attributes"]["run_id"]
         shared = [run_id, run_info.new_id()]
         if accelerator.num_processes > 1 and torch.distributed.is_initialized():
             # The one time ranks speak for our sake: all must name the same run.
@@ -83,7 +98,7 @@ class StepBoundary(TrainerCallback):  # type: ignore[misc]  # transformers is no
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """An optimizer step begins; attached in the middle of a run, the session begins here."""
-        if self.session is None:
+        if self.session is None and not self.has_failed:
             self.begin(state)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:

@@ -9,7 +9,8 @@
     probe.close()
 """
 
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal
@@ -17,6 +18,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from entrostat.interventions.policy_loss import Aggregation, policy_loss
+from entrostat.interventions.transform import Transform
 from entrostat.probe.capture import Observed, capture
 from entrostat.probe.definitions import Settings
 from entrostat.probe.token_stats import TokenStats, from_hidden, from_logits
@@ -151,18 +154,62 @@ class Probe:
         """
         self._check(labels, mask, hidden, head, logits)
         ignored = labels.masked_fill(mask == 0, -100).reshape(-1)
-        shared = {"temperature": temperature, "softcap": softcap, "logit_scale": logit_scale}
         n = self.session.options.candidates
+        began = time.perf_counter()
         if logits is not None:
-            stats = from_logits(logits.detach().reshape(-1, logits.shape[-1]), ignored, n=n, **shared)
+            flat = logits.detach().reshape(-1, logits.shape[-1])
+            stats = from_logits(flat, ignored, temperature=temperature, softcap=softcap, logit_scale=logit_scale, n=n)
         else:
             assert hidden is not None
             assert head is not None
             flat = hidden.detach().reshape(-1, hidden.shape[-1])
-            stats = from_hidden(flat, head.detach(), ignored, bias=bias, n=n, **shared)
+            weight = head.detach().to(flat.dtype)
+            stats = from_hidden(
+                flat, weight, ignored, bias=bias, temperature=temperature, softcap=softcap, logit_scale=logit_scale, n=n
+            )
+        self.session.recorder.spent(time.perf_counter() - began)
         with self.session.guarded("observing a micro-batch"):
             self._record(stats, labels, mask, advantages, old_logps, groups, rewards, truncated, micro_batches)
         return Seen(stats, mask, advantages)
+
+    def policy_loss(
+        self,
+        logp: Tensor,
+        seen: Seen,
+        *,
+        old_logps: Tensor | None = None,
+        aggregation: Aggregation = "token",
+        entropy: Tensor | None = None,
+        transforms: Sequence[Transform] = (),
+    ) -> Tensor:
+        """PPO's clipped surrogate on the observed micro-batch, with the probe's clip range and ``transforms``.
+
+        Args:
+            logp: [B, T] log-probs of the labels under the policy being trained, with gradient.
+            seen: what ``observe`` returned for the micro-batch; its advantages and mask are used.
+            old_logps: [B, T] under the policy that sampled; None: this very policy.
+            aggregation: ``token`` or ``response``; see ``entrostat.interventions.policy_loss``.
+            entropy: [B, T] with gradient, for methods that need one.
+            transforms: interventions to apply, for example ``chain({"clip_higher": {}})``.
+
+        Raises:
+            ValueError: the micro-batch was observed without advantages, or a method's needs are not met.
+        """
+        if seen.advantages is None:
+            raise ValueError("policy_loss needs advantages: give them to observe(advantages=...)")
+        clip = self.session.recorder.settings
+        return policy_loss(
+            logp,
+            seen.advantages,
+            seen.mask,
+            old_logp=old_logps,
+            transforms=transforms,
+            eps_low=clip.eps_low,
+            eps_high=clip.eps_high,
+            aggregation=aggregation,
+            entropy=entropy,
+            is_top1=seen.stats.is_top1.view(seen.mask.shape),
+        ).loss
 
     def end_step(self, step: int, metrics: Mapping[str, float] | None = None) -> None:
         """An optimizer step has ended: what was observed since the last one becomes its rows.

@@ -213,7 +213,8 @@ class PolicyTap:
         """[B, T], or [B] where the loss has one ratio a response. 0 where TRL takes the old policy as the current."""
         with torch.no_grad():
             if "old_logps" in inputs:  # RLOO: sums over the response
-                return (logp * mask).sum(1) - inputs["old_logps"]
+                old_sum: Tensor = inputs["old_logps"]
+                return (logp * mask).sum(1) - old_sum
             old = inputs.get("old_per_token_logps")
             log_ratio = torch.zeros_like(logp) if old is None else logp - old
             if getattr(self.trainer, "importance_sampling_level", "token") == "sequence":

@@ -28,7 +28,8 @@ def cov_token(step: StepData) -> Floats:
     assert step.advantage is not None
     if step.logp.size == 0:
         return np.zeros(0)
-    return (step.logp - step.logp.mean()) * (step.advantage - step.advantage.mean())
+    share: Floats = (step.logp - step.logp.mean()) * (step.advantage - step.advantage.mean())
+    return share
 
 
 def _cov_group(step: StepData, settings: Settings) -> Part:

@@ -24,4 +24,5 @@ def scope_token(step: StepData) -> Floats:
     """p(1-p) max(A, 0) of each token [N]."""
     assert step.advantage is not None
     p = np.exp(step.logp)
-    return p * (1 - p) * np.maximum(step.advantage, 0.0)
+    score: Floats = p * (1 - p) * np.maximum(step.advantage, 0.0)
+    return score

@@ -1,0 +1,107 @@
+"""What an intervention is: a pure function on the tokens of a batch, in one phase of the policy loss."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+from torch import Tensor
+
+
+class Phase(StrEnum):
+    """Where a transform acts, in the order in which the loss goes through them."""
+
+    reward = "reward"
+    advantage = "advantage"
+    ratio = "ratio"
+    clipping = "clipping"
+    token_mask = "token mask"
+    penalty = "penalty"
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """What a transform may read and replace: B responses, T positions.
+
+    Args:
+        logp: [B, T] log-prob of the sampled token under the policy being trained, with gradient; nats.
+        log_ratio: [B, T] logp minus that of the policy that sampled, with gradient.
+        advantage: [B, T].
+        mask: [B, T] 1 on response tokens.
+        eps_low: lower clip range of the ratio.
+        eps_high: upper clip range.
+        penalty: [B, T] added to each token's loss, with gradient; 0 at first.
+        entropy: [B, T] nats, with gradient where the trainer gives one; None where unknown.
+        top_logps: [B, T, n] of the policy's most likely candidates, with gradient; None where unknown.
+        is_top1: [B, T] bool; None where unknown.
+        reference_kl: [B, T] KL to the reference over the whole vocabulary, with gradient; None where unknown.
+        rewards: [B]; None where unknown.
+        groups: [B] the same number for responses to the same prompt; None where unknown.
+    """
+
+    logp: Tensor
+    log_ratio: Tensor
+    advantage: Tensor
+    mask: Tensor
+    eps_low: float
+    eps_high: float
+    penalty: Tensor
+    entropy: Tensor | None = None
+    top_logps: Tensor | None = None
+    is_top1: Tensor | None = None
+    reference_kl: Tensor | None = None
+    rewards: Tensor | None = None
+    groups: Tensor | None = None
+
+    def with_(self, **changes: Any) -> "Tokens":
+        """A copy with some fields replaced."""
+        return replace(self, **changes)
+
+
+class Params(BaseModel):
+    """Base of every method's parameters: bounded numbers, unknown names refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+State = Any
+"""A transform's memory between steps; None where it has none. Never kept inside the transform itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transform:
+    """A method with its parameters fixed.
+
+    Args:
+        name: of the method.
+        phase: where it acts.
+        apply: (tokens, state) -> (tokens, state); changes nothing it was given.
+        needs: fields of ``Tokens`` that must not be None.
+    """
+
+    name: str
+    phase: Phase
+    apply: Callable[[Tokens, State], tuple[Tokens, State]]
+    needs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A published method: how to make its transform, and what people are told of it.
+
+    Args:
+        name: as in rules, SQL and docs.
+        phase: where it acts.
+        params: its parameters, with bounds and the paper's defaults.
+        make: parameters -> transform.
+        source: paper and equation.
+        excludes: methods that it cannot be combined with, and why.
+    """
+
+    name: str
+    phase: Phase
+    params: type[Params]
+    make: Callable[[Any], Transform]
+    source: str
+    excludes: dict[str, str]
