@@ -142,6 +142,9 @@ class Guard:
             return
         if "function_name" in tree or kind == "FUNCTION":
             self._function(tree)
+        for side in ("left", "right", "source") if kind in ("JOIN", "PIVOT") else ():
+            if isinstance(tree.get(side), dict) and "class" not in tree[side]:
+                self._refuse_kind(tree[side].get("type"))
         if tree.get("from_table") is not None:
             self._from(tree["from_table"], scope)
         elif isinstance(kind, str) and "class" not in tree and ("table_name" in tree or kind in _FROM_KINDS):
@@ -153,10 +156,12 @@ class Guard:
                 self._walk(value, scope)
 
     def _from(self, table: dict[str, Any], scope: frozenset[str]) -> None:
-        kind = table.get("type")
+        self._refuse_kind(table.get("type"))
+        self._walk(table, scope)
+
+    def _refuse_kind(self, kind: object) -> None:
         if kind not in _FROM_KINDS:
             raise QueryForbidden(f"FROM {str(kind).lower()} is not taken: GET /v1/schema lists the views")
-        self._walk(table, scope)
 
     def _from_fields(self, table: dict[str, Any], scope: frozenset[str]) -> None:
         kind = table["type"]

@@ -51,6 +51,8 @@ ATTACKS = [
     "summarize run",
     "from (describe run)",
     "from (show tables)",
+    "from run, (show tables)",
+    "from run join (describe run) on true",
     # several
     "select 1; select 2",
     "select 1; drop view token",
