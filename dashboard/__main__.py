@@ -1,0 +1,37 @@
+"""``python -m entrostat.dashboard``: the dashboard alone."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+import waitress
+
+from entrostat.dashboard.app import build_app
+from entrostat.wire.client import Client
+
+
+def main() -> int:
+    """Serve until asked to stop; 2 where it cannot start."""
+    parser = argparse.ArgumentParser("entrostat.dashboard", description="The dashboard of an entrostat server.")
+    parser.add_argument("--server-url", default=os.environ.get("ENTROSTAT_URL", "http://127.0.0.1:8321"))
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
+    parser.add_argument("--port", type=int, default=8050)
+    parser.add_argument("--token-file", help="file with the server's token; else ENTROSTAT_TOKEN")
+    given = parser.parse_args()
+    token = os.environ.get("ENTROSTAT_TOKEN")
+    if given.token_file:
+        token = Path(given.token_file).read_text().strip()
+    app = build_app(Client(given.server_url, token, timeout_s=10.0), given.server_url)
+    sys.stdout.write(f"entrostat dashboard on http://{given.host}:{given.port} (server {given.server_url})\n")
+    sys.stdout.flush()
+    try:
+        waitress.serve(app.server, host=given.host, port=given.port, threads=8, ident=None)
+    except OSError as error:
+        sys.stderr.write(f"entrostat dashboard: cannot listen on {given.host}:{given.port} ({error})\n")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+"""The Dash app: frame, navigation, and which page an address means."""
+
+from urllib.parse import unquote
+
+from dash import Dash, Input, Output, State, dcc, html
+
+from entrostat.dashboard.pages import compare, run, runs, sql
+from entrostat.wire.client import Client
+
+_THEME = """
+function(clicks) {
+    const root = document.documentElement;
+    const dark = window.matchMedia("(prefers-color-scheme: dark)").matches;
+    let theme = localStorage.getItem("entrostat-theme") || (dark ? "dark" : "light");
+    if (clicks) {
+        theme = theme === "dark" ? "light" : "dark";
+        localStorage.setItem("entrostat-theme", theme);
+    }
+    root.setAttribute("data-theme", theme);
+    return theme === "dark" ? "light" : "dark";
+}
+"""
+
+
+def build_app(client: Client, url: str) -> Dash:
+    """The dashboard of the server behind ``client``; ``url`` is what people are told when it does not answer."""
+    app = Dash(
+        "entrostat",
+        title="entrostat",
+        update_title=None,
+        suppress_callback_exceptions=True,  # a page's elements exist only while it is open
+        assets_folder=__file__.rsplit("/", 1)[0] + "/assets",
+        serve_locally=True,
+    )
+    app.layout = _frame()
+    for page in (runs, run, compare, sql):
+        page.register(app, client, url)
+    app.clientside_callback(_THEME, Output("theme", "children"), Input("theme", "n_clicks"))
+
+    @app.callback(Output("page", "children"), Input("url", "pathname"), State("url", "search"))
+    def _page(pathname: str | None, search: str | None) -> html.Div:
+        return page_of(pathname or "/", search or "")
+
+    return app
+
+
+def page_of(pathname: str, search: str) -> html.Div:
+    """The layout that an address means."""
+    if pathname == "/":
+        return runs.layout()
+    if pathname.startswith("/run/") and len(pathname) > len("/run/"):
+        return run.layout(unquote(pathname.removeprefix("/run/")), search)
+    if pathname == "/compare":
+        return compare.layout(search)
+    if pathname == "/sql":
+        return sql.layout()
+    return html.Div([html.H2("No such page"), dcc.Link("to the runs", href="/")], className="empty")
+
+
+def _frame() -> html.Div:
+    links = [dcc.Link(name, href=href) for name, href in (("runs", "/"), ("compare", "/compare"), ("SQL", "/sql"))]
+    return html.Div(
+        [
+            dcc.Location(id="url", refresh=False),
+            html.Header(
+                [
+                    dcc.Link("entrostat", href="/", className="brand"),
+                    html.Nav(links),
+                    html.Button("dark", id="theme", n_clicks=0, className="quiet-button", title="dark or light"),
+                ]
+            ),
+            html.Main(id="page"),
+        ]
+    )

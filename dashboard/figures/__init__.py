@@ -1,0 +1,1 @@
+"""Figures: pure functions from rows to Plotly figures. They fetch nothing and keep nothing."""

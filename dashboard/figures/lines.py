@@ -1,0 +1,166 @@
+"""Curves over steps: raw line, smoothed line, envelope where steps were thinned, marks of events."""
+
+import html
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import plotly.graph_objects as go
+
+from entrostat.dashboard.theme import GREY, MARK, colour, faint, layout
+from entrostat.dashboard.words import Panel, label, unit
+
+Series = Mapping[str, Any]
+"""One curve as the server gives it: run, name, step, time, value, low, high, bucket_steps (docs/http.md)."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """How a person looks at curves.
+
+    Args:
+        x: ``step``, ``time`` (minutes since the run's first step) or ``tokens`` (response tokens so far).
+        smoothing: 0 (none) up to below 1: weight of the past in the running mean.
+        log_y: a logarithmic y axis.
+        window: (from, to) in units of x, None for all.
+        revision: charts keep a person's zoom while this stays the same.
+    """
+
+    x: str = "step"
+    smoothing: float = 0.0
+    log_y: bool = False
+    window: tuple[float, float] | None = None
+    revision: str = ""
+
+
+def smoothed(values: Sequence[float | None], weight: float) -> list[float | None]:
+    """Exponential running mean without the pull towards 0 at the start (Adam's bias correction); gaps stay gaps."""
+    mean, mass, out = 0.0, 0.0, []
+    for value in values:
+        if value is None:
+            out.append(None)
+            continue
+        mean = weight * mean + (1 - weight) * value
+        mass = weight * mass + (1 - weight)
+        out.append(mean / mass)
+    return out
+
+
+def x_of(series: Series, x: str, tokens: Mapping[int, float] | None = None) -> list[float | None]:
+    """The x values of a curve.
+
+    Args:
+        series: as the server gives it.
+        x: as in ``View``.
+        tokens: step -> response tokens up to it, for ``x="tokens"``.
+    """
+    if x == "time" and series["time"]:
+        known = [t for t in series["time"] if t is not None]
+        first = series.get("first_time") or (known[0] if known else 0.0)
+        return [None if t is None else (t - first) / 60 for t in series["time"]]
+    if x == "tokens" and tokens:
+        return [tokens.get(step) for step in series["step"]]
+    return list(series["step"])
+
+
+def panel_figure(
+    panel: Panel,
+    curves: Sequence[Series],
+    view: View,
+    events: Sequence[Mapping[str, Any]] = (),
+    tokens: Mapping[int, float] | None = None,
+) -> go.Figure:
+    """One panel of the run page."""
+    figure = go.Figure()
+    by_name = {c["name"]: c for c in curves}
+    for index, name in enumerate(n for n in panel.signals if n in by_name):
+        sign = -1.0 if name in panel.negated else 1.0
+        title = ("− " if sign < 0 else "") + label(name)
+        _add(figure, by_name[name], view, title, colour(index), sign, tokens)
+    if panel.band and all(n in by_name for n in panel.band):
+        _add_band(figure, by_name[panel.band[0]], by_name[panel.band[1]], view, tokens)
+    _finish(figure, view, events, unit(panel.first))
+    return figure
+
+
+def signal_figure(name: str, curves: Sequence[Series], view: View) -> go.Figure:
+    """One signal, several runs."""
+    figure = go.Figure()
+    for index, curve in enumerate(curves):
+        _add(figure, curve, view, html.escape(curve["run"]), colour(index), 1.0, None)
+    _finish(figure, view, (), unit(name))
+    return figure
+
+
+def _add(
+    figure: go.Figure,
+    curve: Series,
+    view: View,
+    title: str,
+    line_colour: str,
+    sign: float,
+    tokens: Mapping[int, float] | None,
+) -> None:
+    x = x_of(curve, view.x, tokens)
+    y = [None if v is None else sign * v for v in curve["value"]]
+    if curve.get("bucket_steps", 1) > 1:
+        ends = [curve["low"], curve["high"]][:: int(sign)]
+        _add_envelope(figure, x, *([None if v is None else sign * v for v in end] for end in ends), line_colour)
+    is_smoothed = view.smoothing > 0
+    if is_smoothed:
+        line = {"color": faint(line_colour, 0.25), "width": 1}
+        figure.add_scatter(x=x, y=y, mode="lines", line=line, showlegend=False, hoverinfo="skip")
+        y = smoothed(y, view.smoothing)
+    # A single point has no line to show it.
+    mode = "lines+markers" if len(x) == 1 else "lines"
+    figure.add_scatter(
+        x=x, y=y, mode=mode, name=title, line={"color": line_colour, "width": 1.8}, hovertemplate="%{y:.4g}"
+    )
+
+
+def _add_envelope(
+    figure: go.Figure, x: list[float | None], low: list[float | None], high: list[float | None], line_colour: str
+) -> None:
+    shared = {"mode": "lines", "line": {"width": 0}, "showlegend": False, "hoverinfo": "skip"}
+    figure.add_scatter(x=x, y=low, **shared)
+    figure.add_scatter(x=x, y=high, fill="tonexty", fillcolor=faint(line_colour, 0.18), **shared)
+
+
+def _add_band(figure: go.Figure, mean: Series, spread: Series, view: View, tokens: Mapping[int, float] | None) -> None:
+    known = dict(zip(spread["step"], spread["value"], strict=True))
+    pairs = [(m, known.get(s)) for s, m in zip(mean["step"], mean["value"], strict=True)]
+    low = [None if m is None or s is None else m - s for m, s in pairs]
+    high = [None if m is None or s is None else m + s for m, s in pairs]
+    _add_envelope(figure, x_of(mean, view.x, tokens), low, high, colour(0))
+
+
+def _finish(figure: go.Figure, view: View, events: Sequence[Mapping[str, Any]], y_unit: str) -> None:
+    x_axis: dict[str, Any] = {}
+    if view.window:
+        x_axis = {"range": list(view.window), "autorange": False}
+    y_axis: dict[str, Any] = {"type": "log" if view.log_y else "linear"}
+    if y_unit:
+        y_axis["title"] = {"text": y_unit, "font": {"size": 11}, "standoff": 4}
+    figure.update_layout(layout(xaxis=x_axis, yaxis=y_axis, uirevision=view.revision))
+    if view.x == "step":
+        for event in events:
+            _mark(figure, event)
+
+
+def _mark(figure: go.Figure, event: Mapping[str, Any]) -> None:
+    """A vertical line at the event's step, with its words on hover."""
+    if event.get("step") is None or event["kind"] not in MARK:
+        return
+    line = {"color": MARK.get(event["kind"], GREY), "width": 1, "dash": "dot"}
+    figure.add_vline(
+        x=event["step"],
+        line=line,
+        annotation={
+            "text": html.escape(event["kind"].replace("_", " ")),
+            "hovertext": html.escape(event["message"]),
+            "font": {"size": 9, "color": line["color"]},
+            "textangle": -90,
+            "yanchor": "top",
+        },
+        annotation_position="top right",
+    )

@@ -1,0 +1,1 @@
+"""Pages: layout, and the callbacks that join the client to the figures."""

@@ -1,0 +1,240 @@
+"""The page of one run, live: all charts on one x axis, one zoom; nothing is redrawn while a person looks."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dash import ALL, Dash, Input, Output, Patch, State, ctx, dcc, html, no_update
+
+from entrostat.dashboard.figures.heat import histogram_figure
+from entrostat.dashboard.figures.lines import View, panel_figure
+from entrostat.dashboard.pages import controls
+from entrostat.dashboard.pages.parts import age, facts, flat, graph, status, trouble
+from entrostat.dashboard.words import PANELS, RUN_PAGE_SIGNALS, Panel, meaning, number, unit
+from entrostat.wire.client import Client
+from entrostat.wire.errors import EntrostatError
+from entrostat.wire.signals import USER_PREFIX
+
+_POLL_MS = 2000
+_POINTS = 600
+_HEAT = "heat"
+
+
+def layout(run: str, search: str) -> html.Div:
+    """The page, before the first answer; the controls as the address says."""
+    state = controls.read(search)
+    return html.Div(
+        [
+            dcc.Interval(id="run-tick", interval=_POLL_MS),
+            dcc.Store(id="run-name", data=run),
+            dcc.Store(id="run-window", data=controls.window_of(state)),
+            html.Div([html.H1(run), html.Div(id="run-status", className="quiet")], className="head"),
+            controls.bar("run", state),
+            html.Div(id="run-trouble"),
+            html.Div([_card(panel) for panel in PANELS] + [_heat_card()], className="grid"),
+            html.Details(
+                [html.Summary("What the trainer logs itself"), html.Div(id="run-own", className="grid")],
+                id="run-own-open",
+                open=False,
+            ),
+            html.Details([html.Summary("Settings, versions, events"), html.Div(id="run-facts")], open=False),
+        ]
+    )
+
+
+def _card(panel: Panel) -> html.Div:
+    head = html.Div(
+        [
+            html.H3(panel.title, title=meaning(panel)),
+            html.Span(id={"type": "last", "panel": panel.key}, className="last number"),
+        ],
+        className="card-head",
+    )
+    return html.Div([head, graph({"type": "chart", "panel": panel.key})], className="card", id=f"card-{panel.key}")
+
+
+def _heat_card() -> html.Div:
+    title = "Share of tokens by entropy; dotted: h*, above which tokens count as forking."
+    head = html.Div(html.H3("Entropy of tokens, distribution", title=title), className="card-head")
+    return html.Div([head, graph({"type": "chart", "panel": _HEAT})], className="card", id="card-heat")
+
+
+@dataclass(frozen=True, slots=True)
+class _Fetched:
+    detail: dict[str, Any]
+    curves: list[dict[str, Any]]
+    events: list[dict[str, Any]]
+    heat: dict[str, Any]
+    tokens: dict[int, float] | None
+
+
+def _fetch(client: Client, run: str, view: View) -> _Fetched:
+    """Everything the charts need, thinned for the window on screen, in four questions."""
+    limits: dict[str, Any] = {"points": _POINTS}
+    if view.window and view.x == "step":
+        limits |= {"from_step": max(0, int(view.window[0])), "to_step": int(view.window[1]) + 1}
+    detail = client.run(run)
+    names = [n for n in RUN_PAGE_SIGNALS if n in set(detail["names"])]
+    curves = client.get("/v1/series", run=run, name=names, **limits)["series"] if names else []
+    tokens = _tokens_so_far(client, run, limits) if view.x == "tokens" else None
+    heat = client.get(f"/v1/runs/{run}/histogram", name="entropy", **(limits | {"points": 150}))
+    return _Fetched(detail, curves, client.get(f"/v1/runs/{run}/events", limit=200)["events"], heat, tokens)
+
+
+def _tokens_so_far(client: Client, run: str, limits: Mapping[str, Any]) -> dict[int, float]:
+    """Step -> response tokens up to and including it, at the steps on screen."""
+    curve = client.get("/v1/series", run=run, name=["num_tokens"], **limits)["series"]
+    total, so_far = 0.0, {}
+    for entry in curve:
+        for step, value in zip(entry["step"], entry["value"], strict=True):
+            total += (value or 0.0) * entry["bucket_steps"]
+            so_far[step] = total
+    return so_far
+
+
+def register(app: Dash, client: Client, url: str) -> None:
+    """The page's callbacks."""
+
+    @app.callback(
+        Output("run-window", "data"),
+        Output("url", "search"),
+        Input({"type": "chart", "panel": ALL}, "relayoutData"),
+        Input("run-reset", "n_clicks"),
+        Input("run-x", "value"),
+        Input("run-smooth", "value"),
+        Input("run-log", "value"),
+        State("run-window", "data"),
+        prevent_initial_call=True,
+    )
+    def _window(relayouts: list[Any], _: int, x: str, smooth: float, log: list[str], window: list[float] | None) -> Any:
+        cause = ctx.triggered_id
+        if cause in ("run-reset", "run-x"):
+            window = None
+        elif isinstance(cause, dict):
+            asked = controls.zoomed(ctx.triggered[0]["value"])
+            if asked == "same":
+                return no_update, no_update
+            window = asked if isinstance(asked, list) else None
+        return window, controls.written(x, smooth, log, window)
+
+    @app.callback(
+        Output({"type": "chart", "panel": ALL}, "figure"),
+        Output({"type": "last", "panel": ALL}, "children"),
+        Output("run-status", "children"),
+        Output("run-trouble", "children"),
+        Output("run-facts", "children"),
+        Output("run-tick", "interval"),
+        Input("run-tick", "n_intervals"),
+        Input("run-window", "data"),
+        Input("run-x", "value"),
+        Input("run-smooth", "value"),
+        Input("run-log", "value"),
+        State("run-name", "data"),
+        State({"type": "chart", "panel": ALL}, "id"),
+        State({"type": "chart", "panel": ALL}, "figure"),
+        State({"type": "last", "panel": ALL}, "id"),
+    )
+    def _draw(
+        _: int | None,
+        window: list[float] | None,
+        x: str,
+        smooth: float,
+        log: list[str],
+        run: str,
+        chart_ids: list[dict[str, str]],
+        shown: list[dict[str, Any]],
+        last_ids: list[dict[str, str]],
+    ) -> Any:
+        view = controls.view(x, smooth, log, window, run)
+        nothing = [no_update] * len(chart_ids), [no_update] * len(last_ids)
+        try:
+            got = _fetch(client, run, view)
+        except EntrostatError as error:
+            return *nothing, no_update, trouble(error, url), no_update, no_update
+        figures = [_changed(_figure(i["panel"], got, view), old) for i, old in zip(chart_ids, shown, strict=True)]
+        heads = [_head(i["panel"], got.curves) for i in last_ids]
+        # A run that has ended changes no more: ask seldom, in case it is resumed.
+        pace = _POLL_MS if got.detail["status"] == "live" else 5 * _POLL_MS
+        return figures, heads, _status(got.detail), None, _facts(got), pace
+
+    @app.callback(
+        Output("run-own", "children"),
+        Input("run-own-open", "open"),
+        Input("run-window", "data"),
+        Input("run-x", "value"),
+        Input("run-smooth", "value"),
+        Input("run-log", "value"),
+        State("run-name", "data"),
+    )
+    def _own(is_open: bool, window: list[float] | None, x: str, smooth: float, log: list[str], run: str) -> Any:
+        if not is_open:  # only charts in view are fetched
+            return no_update
+        view = controls.view(x, smooth, log, window, run)
+        try:
+            names = [n for n in client.run(run)["names"] if n.startswith(USER_PREFIX)]
+            curves = client.get("/v1/series", run=run, name=names, points=_POINTS)["series"] if names else []
+        except EntrostatError as error:
+            return trouble(error, url)
+        return [_own_card(curve, view) for curve in curves] or html.P("Nothing.", className="quiet")
+
+
+def _figure(key: str, got: _Fetched, view: View) -> Any:
+    if key == _HEAT:
+        baseline = got.detail.get("baseline") or {}
+        return histogram_figure(got.heat, view, baseline.get("threshold"))
+    panel = next(p for p in PANELS if p.key == key)
+    return panel_figure(panel, got.curves, view, got.events, got.tokens)
+
+
+def _changed(new: Any, old: dict[str, Any]) -> Any:
+    """Only what differs, where the chart's lines are the same ones: the browser then moves points, not the chart."""
+    figure = new.to_plotly_json()
+    same_lines = [t.get("name") for t in old.get("data", [])] == [t.get("name") for t in figure["data"]]
+    same_view = (old.get("layout") or {}).get("uirevision") == figure["layout"].get("uirevision")
+    if not figure["data"] or not same_lines or not same_view:
+        return new
+    patch = Patch()
+    for index, trace in enumerate(figure["data"]):
+        for part in ("x", "y", "z"):
+            if part in trace:
+                patch["data"][index][part] = trace[part]
+    for part in ("shapes", "annotations"):
+        patch["layout"][part] = figure["layout"].get(part, [])
+    return patch
+
+
+def _head(key: str, curves: list[dict[str, Any]]) -> str:
+    """The last value of the panel's first signal, and its change over the last tenth of what is on screen."""
+    panel = next(p for p in PANELS if p.key == key)
+    values = next(([v for v in c["value"] if v is not None] for c in curves if c["name"] == panel.first), [])
+    if not values:
+        return ""
+    change = values[-1] - values[max(0, len(values) - 1 - max(1, len(values) // 10))]
+    of_unit = f" {unit(panel.first)}" if unit(panel.first) else ""
+    return f"{number(values[-1])}{of_unit}  {'▲' if change > 0 else '▼' if change < 0 else '•'} {number(abs(change))}"
+
+
+def _status(detail: Mapping[str, Any]) -> list[Any]:
+    step = "no step yet" if detail["last_step"] is None else f"step {detail['last_step']}"
+    baseline = detail.get("baseline")
+    told = f"h* = {number(baseline['threshold'])} nats" if baseline else "baseline of d_collapse: not complete yet"
+    return [status(detail["status"]), f" · {step} · {age(detail['last_seen'])} · {detail['trainer']} · {told}"]
+
+
+def _facts(got: _Fetched) -> list[Any]:
+    detail = got.detail
+    told = [("host", detail["host"]), ("git commit", detail["git_commit"]), ("ranks", detail["world_size"])]
+    told += [(f"tag {k}", v) for k, v in (detail.get("tags") or {}).items()]
+    sections = [("Run", told), ("Probe", flat(detail["settings"])), ("Versions", flat(detail["versions"]))]
+    sections.append(("Settings", flat(detail["config"])))
+    events = [(f"{e['kind']} at {e['step']}" if e["step"] is not None else e["kind"], e["message"]) for e in got.events]
+    sections.append(("Events", events))
+    return [html.Section([html.H4(title), facts(pairs)]) for title, pairs in sections]
+
+
+def _own_card(curve: dict[str, Any], view: View) -> html.Div:
+    name = curve["name"]
+    panel = Panel(name, name.removeprefix(USER_PREFIX), (name,), name)
+    chart = graph({"type": "own", "name": name})
+    chart.figure = panel_figure(panel, [curve], view)
+    return html.Div([html.Div(html.H3(panel.title), className="card-head"), chart], className="card")

@@ -1,0 +1,41 @@
+"""Colours. Backgrounds are transparent and text is mid-grey, so that one figure serves dark and light alike."""
+
+from typing import Any
+
+# Okabe and Ito's palette, which colour-blind people can tell apart, in an order that starts calm.
+COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#999999", "#b8a200")
+GREY = "#8a919c"
+GRID = "rgba(138,145,156,0.18)"
+MARK = {"warning": "#d55e00", "dropped": "#d55e00", "resumed": "#56b4e9", "run_ended": GREY}
+
+
+def colour(index: int) -> str:
+    """The colour of the index-th line."""
+    return COLOURS[index % len(COLOURS)]
+
+
+def faint(hex_colour: str, opacity: float) -> str:
+    """``#rrggbb`` as rgba."""
+    red, green, blue = (int(hex_colour[i : i + 2], 16) for i in (1, 3, 5))
+    return f"rgba({red},{green},{blue},{opacity})"
+
+
+def layout(**more: Any) -> dict[str, Any]:
+    """What every chart's layout has in common."""
+    axis = {"gridcolor": GRID, "zeroline": False, "linecolor": GRID, "tickfont": {"size": 11}, "automargin": True}
+    base: dict[str, Any] = {
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"color": GREY, "family": "system-ui, sans-serif", "size": 12},
+        "margin": {"l": 46, "r": 10, "t": 6, "b": 30},
+        "hovermode": "x unified",
+        "hoverlabel": {"font": {"size": 11}},
+        "showlegend": True,
+        "legend": {"orientation": "h", "x": 0, "y": -0.18, "yanchor": "top", "font": {"size": 11}},
+        "xaxis": dict(axis),
+        "yaxis": dict(axis),
+        "dragmode": "zoom",
+    }
+    for key, value in more.items():
+        base[key] = {**base[key], **value} if isinstance(value, dict) and key in base else value
+    return base
