@@ -42,6 +42,10 @@ _PRYING = re.compile(
 _QUANTILES = ("quantile", "quantile_cont", "quantile_disc", "approx_quantile", "reservoir_quantile")
 # The parser's own spelling of operators and syntax that are not in the list of functions.
 _SYNTAX = {"->", "count_star", "list_value", "struct_pack", "row", "operator", "date_part", "array_extract", "grouping"}
+_WINDOW = {
+    "row_number", "rank", "dense_rank", "rank_dense", "percent_rank", "cume_dist", "ntile", "lag", "lead", "fill",
+    "first_value", "last_value", "nth_value",
+}  # fmt: skip
 
 
 class Guard:
@@ -57,7 +61,7 @@ class Guard:
             ":memory:", config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
         )
         self._lock = threading.Lock()
-        self._functions = _SYNTAX | self._computing_functions()
+        self._functions = _SYNTAX | _WINDOW | self._computing_functions()
         for setting in ("enable_external_access = false", "threads = 1", "lock_configuration = true"):
             self._parser.execute(f"set {setting}")
 
@@ -111,10 +115,10 @@ class Guard:
         for entry in (node.get("cte_map") or {}).get("map", []):
             name = entry["key"].lower()
             self._refuse_taken(name)
-            body = entry["value"]["query"]["node"]
+            body = _body_of(entry["value"])
             is_recursive = body.get("type") == "RECURSIVE_CTE_NODE"
             self._query(body, scope | {name} if is_recursive else scope)
-            self._walk({k: v for k, v in entry["value"].items() if k != "query"}, scope)
+            self._walk({k: v for k, v in entry["value"].items() if k not in ("query", "query_node")}, scope)
             scope = scope | {name}
         if node["type"] in ("RECURSIVE_CTE_NODE", "CTE_NODE") and node.get("cte_name"):
             name = node["cte_name"].lower()
@@ -175,6 +179,9 @@ class Guard:
     def _base_table(self, table: dict[str, Any], scope: frozenset[str]) -> None:
         name = str(table.get("table_name", "")).lower()
         place = (str(table.get("catalog_name") or "").lower(), str(table.get("schema_name") or "").lower())
+        path = (table.get("qualified_name") or {}).get("path")  # duckdb 2
+        if path is not None and [part.lower() for part in path] != [part for part in (*place, name) if part]:
+            raise QueryForbidden(f"the name {'.'.join(path)!r} is not taken: write the view's name alone")
         if table.get("type") != "BASE_TABLE":
             raise QueryForbidden(f"FROM {str(table.get('type')).lower()} is not taken: GET /v1/schema lists the views")
         if table.get("at_clause"):
@@ -197,14 +204,27 @@ class Guard:
 
 
 def _check_quantiles(call: dict[str, Any]) -> None:
-    for argument in (call.get("children") or [])[1:]:
+    for argument in _arguments(call)[1:]:
         while argument.get("class") == "CAST":
             argument = argument["child"]
         is_list = argument.get("function_name") in ("list_value", "list_pack")
-        if is_list and len(argument["children"]) <= MAX_QUANTILES:
+        if is_list and len(_arguments(argument)) <= MAX_QUANTILES:
             continue
         if argument.get("class") != "CONSTANT":
             raise QueryForbidden(f"write the quantiles as a number or a list of at most {MAX_QUANTILES} numbers")
+
+
+def _arguments(call: dict[str, Any]) -> list[dict[str, Any]]:
+    """A call's arguments, as duckdb 1 and as duckdb 2 write them."""
+    if "children" in call:
+        return list(call["children"])
+    return [argument["expression"] for argument in call["arguments"]]
+
+
+def _body_of(cte: dict[str, Any]) -> dict[str, Any]:
+    """The query of a common table expression, as duckdb 1 and as duckdb 2 write it."""
+    body: dict[str, Any] = cte["query_node"] if "query_node" in cte else cte["query"]["node"]
+    return body
 
 
 def _depth(sql: str) -> int:
