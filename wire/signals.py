@@ -168,6 +168,14 @@ SIGNALS: tuple[Signal, ...] = _unique(
         panel="collapse",
     ),
     Signal(
+        "forking_rate",
+        "share",
+        "Share of tokens whose entropy is above the baseline's 80th percentile: the f of d_collapse.",
+        "derived",
+        "SCOPE Sec. 4.2",
+        panel="collapse",
+    ),
+    Signal(
         "d_collapse",
         "share",
         "1 - f/f0, f the share of tokens whose entropy is above the baseline's 80th "

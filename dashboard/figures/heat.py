@@ -9,6 +9,10 @@ from entrostat.dashboard.figures.lines import View
 from entrostat.dashboard.theme import layout
 
 
+# From nothing to the accent colour, so that empty bins are the page itself, dark or light.
+_SCALE = [[0.0, "rgba(0,114,178,0)"], [0.25, "rgba(0,114,178,0.55)"], [1.0, "rgba(86,180,233,1)"]]
+
+
 def histogram_figure(histogram: Mapping[str, Any], view: View, threshold: float | None = None) -> go.Figure:
     """The share of tokens in each bin, a column a step; the y axis is logarithmic, as the bins are.
 
@@ -27,7 +31,7 @@ def histogram_figure(histogram: Mapping[str, Any], view: View, threshold: float 
         # Bin 0 begins at 0, which a logarithmic axis does not have; the last has no end.
         y = [max(lo, hi / 2) if lo <= 0 else (lo * min(hi, 2 * lo)) ** 0.5 for lo, hi in zip(low, high, strict=True)]
         figure.add_heatmap(
-            x=histogram["step"], y=y, z=shares, colorscale="Blues", showscale=False,
+            x=histogram["step"], y=y, z=shares, colorscale=_SCALE, showscale=False,
             hovertemplate="step %{x}<br>%{y:.3g} nats<br>%{z:.1%} of tokens<extra></extra>",
         )  # fmt: skip
     if threshold:

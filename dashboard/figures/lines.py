@@ -142,6 +142,8 @@ def _finish(figure: go.Figure, view: View, events: Sequence[Mapping[str, Any]], 
     if y_unit:
         y_axis["title"] = {"text": y_unit, "font": {"size": 11}, "standoff": 4}
     figure.update_layout(layout(xaxis=x_axis, yaxis=y_axis, uirevision=view.revision))
+    marks_axis = {"overlaying": "y", "range": [0, 1], "visible": False, "fixedrange": True}
+    figure.update_layout(yaxis2=marks_axis)
     if view.x == "step":
         for event in events:
             _mark(figure, event)
@@ -152,15 +154,16 @@ def _mark(figure: go.Figure, event: Mapping[str, Any]) -> None:
     if event.get("step") is None or event["kind"] not in MARK:
         return
     line = {"color": MARK.get(event["kind"], GREY), "width": 1, "dash": "dot"}
-    figure.add_vline(
-        x=event["step"],
-        line=line,
-        annotation={
-            "text": html.escape(event["kind"].replace("_", " ")),
-            "hovertext": html.escape(event["message"]),
-            "font": {"size": 9, "color": line["color"]},
-            "textangle": -90,
-            "yanchor": "top",
-        },
-        annotation_position="top right",
+    figure.add_vline(x=event["step"], line=line)
+    words = f"{event['kind'].replace('_', ' ')} at step {event['step']}: {event['message']}"
+    # A point at the chart's foot carries the words: a line by itself has no hover text.
+    figure.add_scatter(
+        x=[event["step"]],
+        y=[0],
+        yaxis="y2",
+        mode="markers",
+        marker={"color": line["color"], "size": 7, "symbol": "triangle-up"},
+        name="",
+        showlegend=False,
+        hovertemplate=html.escape(words)[:200] + "<extra></extra>",
     )

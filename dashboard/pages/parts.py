@@ -14,12 +14,19 @@ GRAPH_CONFIG = {
     "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d", "pan2d"],
     "toImageButtonOptions": {"format": "png", "scale": 2},
 }
+# Before the first answer: no axes, rather than axes that promise numbers.
+BLANK = {
+    "paper_bgcolor": "rgba(0,0,0,0)",
+    "plot_bgcolor": "rgba(0,0,0,0)",
+    "xaxis": {"visible": False},
+    "yaxis": {"visible": False},
+}
 ATTACH = "import entrostat\nentrostat.attach(trainer)\ntrainer.train()"
 
 
 def graph(identity: Any) -> dcc.Graph:
     """An empty chart of the common size."""
-    return dcc.Graph(id=identity, config=GRAPH_CONFIG, className="chart", figure={"layout": {"height": 250}})
+    return dcc.Graph(id=identity, config=GRAPH_CONFIG, style={"height": "250px"}, figure={"data": [], "layout": BLANK})
 
 
 def trouble(error: EntrostatError, url: str) -> html.Div:

@@ -166,5 +166,6 @@ def _chart(table: pa.Table) -> Any:
         )  # fmt: skip
     figure.update_layout(chart_layout(height=260))
     return html.Details(
-        [html.Summary("chart over step"), dcc.Graph(figure=figure, config=GRAPH_CONFIG, className="chart")], open=False
+        [html.Summary("chart over step"), dcc.Graph(figure=figure, config=GRAPH_CONFIG, style={"height": "260px"})],
+        open=False,
     )

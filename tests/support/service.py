@@ -1,0 +1,98 @@
+"""The real server and dashboard, each in a process of its own, and runs made up for them."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from datetime import UTC, datetime
+
+import httpx
+import numpy as np
+
+from entrostat.probe.rows import event_rows, metric_rows
+from entrostat.wire import codec
+from entrostat.wire.client import Client
+from entrostat.wire.mergeable import Part
+from entrostat.wire.messages import StreamOpen
+
+CHROMIUM_FLAGS = [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
+]  # fmt: skip
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+class Process:
+    """``python -m <module>`` on a port; may be stopped and started again on the same one."""
+
+    def __init__(self, module, *arguments):
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.command = [sys.executable, "-m", module, "--port", str(self.port), *map(str, arguments)]
+        self.process = None
+
+    def start(self, path="/"):
+        self.process = subprocess.Popen(self.command, stdout=subprocess.DEVNULL)
+        for _ in range(300):
+            try:
+                httpx.get(f"{self.url}{path}", timeout=2)
+            except httpx.HTTPError:
+                time.sleep(0.1)
+            else:
+                return self
+        raise AssertionError(f"{self.command} did not answer")
+
+    def stop(self):
+        if self.process is not None and self.process.poll() is None:
+            self.process.terminate()
+            self.process.wait(20)
+
+
+def chromium():
+    """Path of the browser; where there is none the test fails, and says what to do."""
+    for name in (os.environ.get("ENTROSTAT_CHROMIUM"), "chromium", "chromium-browser", "google-chrome"):
+        if name and (path := shutil.which(name)):
+            return path
+    raise AssertionError(
+        "no Chromium: install it (Debian: apt-get install chromium) or set ENTROSTAT_CHROMIUM to its path; "
+        "make test installs it where it may"
+    )
+
+
+class FakeRun:
+    """A run that reports made-up values over the real wire."""
+
+    def __init__(self, url, run, tags=None):
+        self.client, self.stream, self.seq = Client(url), uuid.uuid4().hex, 0
+        opening = StreamOpen(
+            run_id=run, session_id=uuid.uuid4().hex, started=datetime.now(UTC), trainer="trl.GRPOTrainer",
+            tags=tags or {}, config={"lr": 1e-6}, versions={"torch": "2"}, settings={"baseline_steps": 2},
+        )  # fmt: skip
+        self.client.open_stream(self.stream, opening)
+
+    def report(self, steps, value=lambda step: np.exp(-step / 50)):
+        for step in steps:
+            parts = {
+                "entropy_mean": Part("mean", (1.0, float(value(step)))),
+                "pass_at_1": Part("mean", (1.0, 1 - float(value(step)))),
+                "reward_mean": Part("mean", (1.0, 0.5)),
+                "num_tokens": Part("sum", (100.0,)),
+                "wall_time_s": Part("max", (1.7e9 + step,)),
+                "trainer/loss": Part("last", (0.1,)),
+            }
+            self._post({"step_metric": metric_rows(step, parts)})
+
+    def event(self, kind, message, step):
+        self._post({"event": event_rows(kind, message, step)})
+
+    def _post(self, tables):
+        self.client.post_batch(self.stream, self.seq, codec.encode(tables))
+        self.seq += 1
