@@ -8,7 +8,6 @@ import plotly.graph_objects as go
 from entrostat.dashboard.figures.lines import View
 from entrostat.dashboard.theme import layout
 
-
 # From nothing to the accent colour, so that empty bins are the page itself, dark or light.
 _SCALE = [[0.0, "rgba(0,114,178,0)"], [0.25, "rgba(0,114,178,0.55)"], [1.0, "rgba(86,180,233,1)"]]
 

@@ -104,11 +104,21 @@ def register(app: Dash, client: Client, url: str) -> None:
         Input("run-smooth", "value"),
         Input("run-log", "value"),
         State("run-window", "data"),
+        State("url", "search"),
         prevent_initial_call=True,
     )
-    def _window(relayouts: list[Any], _: int, x: str, smooth: float, log: list[str], window: list[float] | None) -> Any:
+    def _window(
+        relayouts: list[Any],
+        resets: int,
+        x: str,
+        smooth: float,
+        log: list[str],
+        window: list[float] | None,
+        search: str,
+    ) -> Any:
         cause = ctx.triggered_id
-        if cause in ("run-reset", "run-x"):
+        # A page that has just been opened triggers this too: only a change undoes the zoom of its address.
+        if (cause == "run-reset" and resets) or x != controls.read(search).get("x", "step"):
             window = None
         elif isinstance(cause, dict):
             asked = controls.zoomed(ctx.triggered[0]["value"])

@@ -95,8 +95,8 @@ def test_runs_are_told_apart_and_their_names_are_only_text():
 
 
 def test_the_heat_map_shows_shares_of_each_step():
-    histogram = {"name": "entropy", "unit": "nats", "step": [1, 2], "bin": [0, 1], "low": [0.0, 0.5], "high": [0.5, 1.0],
-                 "count": [[1, 3], [0, 0]]}  # fmt: skip
+    bins = {"bin": [0, 1], "low": [0.0, 0.5], "high": [0.5, 1.0], "count": [[1, 3], [0, 0]]}
+    histogram = {"name": "entropy", "unit": "nats", "step": [1, 2], **bins}
     figure = histogram_figure(histogram, View(), threshold=0.7)
 
     assert [list(row) for row in figure.data[0].z] == [[0.25, 0.0], [0.75, 0.0]]

@@ -137,7 +137,7 @@ def test_runs_are_compared_over_each_other(page):
     page.goto("/compare?runs=first,second&signals=entropy_mean")
     wait_for(page, "() => document.querySelectorAll('#compare-charts .js-plotly-plot .legendtext').length >= 2")
 
-    names = page.locator("#compare-charts .legendtext").all_inner_texts()
+    names = page.locator("#compare-charts .legendtext").all_text_contents()
 
     assert names == ["first", "second"]
 
@@ -199,7 +199,7 @@ def test_before_the_first_run_the_page_says_how_to_attach(browser, tmp_path):
     page = context.new_page()
     try:
         page.goto("/")
-        expect(page.locator(".empty")).to_contain_text("entrostat.attach(trainer)")
+        expect(page.locator("#runs-table")).to_contain_text("entrostat.attach(trainer)")
     finally:
         context.close()
         dashboard.stop()
