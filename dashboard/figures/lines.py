@@ -35,7 +35,8 @@ class View:
 
 def smoothed(values: Sequence[float | None], weight: float) -> list[float | None]:
     """Exponential running mean without the pull towards 0 at the start (Adam's bias correction); gaps stay gaps."""
-    mean, mass, out = 0.0, 0.0, []
+    mean, mass = 0.0, 0.0
+    out: list[float | None] = []
     for value in values:
         if value is None:
             out.append(None)
@@ -104,8 +105,10 @@ def _add(
     x = x_of(curve, view.x, tokens)
     y = [None if v is None else sign * v for v in curve["value"]]
     if curve.get("bucket_steps", 1) > 1:
-        ends = [curve["low"], curve["high"]][:: int(sign)]
-        _add_envelope(figure, x, *([None if v is None else sign * v for v in end] for end in ends), line_colour)
+        low, high = ([None if v is None else sign * v for v in curve[end]] for end in ("low", "high"))
+        if sign < 0:
+            low, high = high, low
+        _add_envelope(figure, x, low, high, line_colour)
     is_smoothed = view.smoothing > 0
     if is_smoothed:
         line = {"color": faint(line_colour, 0.25), "width": 1}
