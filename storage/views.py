@@ -132,9 +132,7 @@ def _meanings(table: schema.Table, *names: str) -> dict[str, str]:
 
 
 def _step_view_columns() -> dict[str, str]:
-    meanings = {s.name: f"{s.meaning} Unit: {s.unit}." for s in SIGNALS}
-    meanings[FORKING_RATE] = "Share of tokens at or above the baseline's threshold. Unit: share."
-    return meanings
+    return {s.name: f"{s.meaning} Unit: {s.unit}." for s in SIGNALS}
 
 
 def _step_view_sql() -> str:

@@ -11,6 +11,7 @@ import os
 import secrets
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from entrostat.wire.bounded_queue import ByteBoundedQueue, Item, Reduce
@@ -23,6 +24,8 @@ from entrostat.wire.outbox import Outbox
 from entrostat.wire.spool import SpoolStream
 from entrostat.wire.uplink import Uplink
 
+_FAILURES_TO_LEAVE = 2
+"""So many failed deliveries while closing, and the rest is left to push: no run waits at its end for a dead server."""
 _LONGEST_DRAIN_S = 60.0
 """How long ``close`` waits for the journal: reduce may be waiting for a device that no longer answers."""
 
@@ -129,7 +132,7 @@ class Sender:
         deadline = time.monotonic() + timeout_s
         if not self._journal.drain(deadline):
             return False
-        return self._sent(deadline)
+        return self._sent(deadline, lambda: self._uplink is not None and self._uplink.is_halted)
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Write everything to disk, try to send it until ``timeout_s``, say where the rest is. Safe to repeat."""
@@ -143,7 +146,8 @@ class Sender:
         deadline = time.monotonic() + timeout_s
         self._journal.close()
         self._threads[0].join(max(timeout_s, _LONGEST_DRAIN_S))
-        self._sent(deadline)
+        failed_before = self._uplink.num_failures if self._uplink else 0
+        self._sent(deadline, lambda: self._is_server_away(failed_before))
         if self._uplink:
             self._uplink.stop()
             self._threads[1].join(1.0)
@@ -151,12 +155,15 @@ class Sender:
         self._stream.release()
         self._say_what_is_left()
 
-    def _sent(self, deadline: float) -> bool:
-        uplink = self._uplink
-        if uplink is None:
+    def _sent(self, deadline: float, is_hopeless: Callable[[], bool]) -> bool:
+        if self._uplink is None:
             return self._outbox.oldest_seq() is None
-        uplink.hurry()
-        return self._outbox.wait_until_sent(self._outbox.next_seq, deadline, lambda: uplink.is_halted)
+        self._uplink.hurry()
+        return self._outbox.wait_until_sent(self._outbox.next_seq, deadline, is_hopeless)
+
+    def _is_server_away(self, failed_before: int) -> bool:
+        uplink = self._uplink
+        return uplink is not None and (uplink.is_halted or uplink.num_failures - failed_before >= _FAILURES_TO_LEAVE)
 
     def _say_what_is_left(self) -> None:
         if self._threads[0].is_alive():

@@ -34,6 +34,7 @@ class Uplink:
         self.desired = DesiredState()
         self.run_id = opening.run_id
         self.is_halted = False
+        self.num_failures = 0
 
     def run(self) -> None:
         """The thread. Ends after ``stop``, or when the server is older than we are."""
@@ -101,10 +102,11 @@ class Uplink:
             self._heard(self._client.desired(self.run_id))
 
     def _after_failure(self, error: Refused | ServerDown | OSError) -> None:
+        self.num_failures += 1
+        self._outbox.nudge()  # who waits in close may want to wait no longer
         verdict = Verdict.RETRY if isinstance(error, OSError) else verdict_on(error)
         if verdict is Verdict.STOP:
             self.is_halted = True
-            self._outbox.nudge()
         self._is_open = self._is_open and verdict is not Verdict.REOPEN
         self._tally.add("retries")
         self._say(verdict, error)

@@ -34,7 +34,7 @@ def test_the_schema_names_what_the_views_have(store):
 def test_the_wide_view_has_a_column_for_each_signal(store):
     columns = store.query("select * from step", 1).table.column_names
 
-    assert columns == ["run", "step", *[s.name for s in SIGNALS], "forking_rate"]
+    assert columns == ["run", "step", *[s.name for s in SIGNALS]]
 
 
 def test_histograms_add_up_over_ranks_and_carry_their_edges(produce, ask):
