@@ -50,7 +50,8 @@ def demo(
         outcome = _train(console, server_url, data, steps, seed)
         console.print(
             f"\nask it in SQL:  entrostat sql --url {server_url} "
-            f"\"select step, entropy_mean, pass_at_1 from step where run = '{outcome['run_id']}' order by step\""
+            f"\"select step, entropy_mean, pass_at_1 from step where run = '{outcome['run_id']}' order by step\"",
+            soft_wrap=True,
         )
         if not exit_:
             print(json.dumps(outcome), flush=True)
@@ -75,6 +76,7 @@ def _free(port: int) -> int:
 
 def _train(console: "Console", url: str, data: Path, steps: int, seed: int) -> dict[str, Any]:
     import tempfile
+    import warnings
 
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -82,6 +84,8 @@ def _train(console: "Console", url: str, data: Path, steps: int, seed: int) -> d
     from entrostat.lab.many_answers import evaluate, grpo, task, teach
     from entrostat.wire.client import Client
 
+    # transformers speaks of its own settings' new names, in the middle of the progress display.
+    warnings.filterwarnings("ignore", category=FutureWarning)
     columns = (TextColumn("{task.description:<28}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress, tempfile.TemporaryDirectory() as scratch:
         tokenizer = task.make_tokenizer()

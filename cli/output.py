@@ -4,8 +4,12 @@ import json
 import sys
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 class Format(StrEnum):
@@ -77,10 +81,18 @@ def _print_table(result: pa.Table) -> None:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for field in result.schema:
         is_number = pa.types.is_integer(field.type) or pa.types.is_floating(field.type)
-        table.add_column(field.name, justify="right" if is_number else "left", overflow="fold")
+        table.add_column(field.name, justify="right" if is_number else "left", no_wrap=True)
     for row in result.to_pylist():
         table.add_row(*(_cell(value) for value in row.values()))
-    Console(markup=False, highlight=False).print(table)
+    # A pipe has no width; on a terminal a wide result runs on, and the terminal's own keys scroll it.
+    Console(markup=False, highlight=False, width=None if _fits(table) else 10_000).print(table, soft_wrap=True)
+
+
+def _fits(table: "Table") -> bool:
+    from rich.console import Console
+
+    console = Console()
+    return console.is_terminal and console.measure(table).minimum <= console.width
 
 
 def _cell(value: object) -> str:
