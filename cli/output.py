@@ -6,9 +6,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
 if TYPE_CHECKING:
+    import pyarrow as pa
     from rich.table import Table
 
 
@@ -25,7 +24,7 @@ class Format(StrEnum):
 _BINARY = (Format.parquet, Format.arrow)
 
 
-def write(result: pa.Table, form: Format, out: Path | None) -> None:
+def write(result: "pa.Table", form: Format, out: Path | None) -> None:
     """Print ``result``, or write it to ``out``.
 
     Raises:
@@ -45,7 +44,9 @@ def write(result: pa.Table, form: Format, out: Path | None) -> None:
             sink.close()
 
 
-def _encoded(result: pa.Table, form: Format) -> bytes:
+def _encoded(result: "pa.Table", form: Format) -> bytes:
+    import pyarrow as pa
+
     buffer = pa.BufferOutputStream()
     if form is Format.csv or form is Format.table:
         from pyarrow import csv
@@ -63,8 +64,10 @@ def _encoded(result: pa.Table, form: Format) -> bytes:
     return bytes(buffer.getvalue())
 
 
-def _flat(result: pa.Table) -> pa.Table:
+def _flat(result: "pa.Table") -> "pa.Table":
     """CSV has no lists: those become their JSON text."""
+    import pyarrow as pa
+
     columns = []
     for column in result.columns:
         if pa.types.is_nested(column.type):
@@ -74,7 +77,8 @@ def _flat(result: pa.Table) -> pa.Table:
     return pa.table(columns, names=result.column_names)
 
 
-def _print_table(result: pa.Table) -> None:
+def _print_table(result: "pa.Table") -> None:
+    import pyarrow as pa
     from rich.console import Console
     from rich.table import Table
 

@@ -3,13 +3,15 @@
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import pyarrow as pa
 import typer
 
 from entrostat.cli.options import DEFAULT_URL, Token, Url, client
 from entrostat.cli.output import Format, write
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 runs = typer.Typer(help="List, show, tag and delete runs.", no_args_is_help=True)
 
@@ -36,7 +38,7 @@ def sql(
         print(f"entrostat: cut after {result.num_rows} rows; --max-rows gives more", file=sys.stderr)
 
 
-def _ask_file(database: Path, statement: str, max_rows: int) -> tuple[pa.Table, bool]:
+def _ask_file(database: Path, statement: str, max_rows: int) -> tuple["pa.Table", bool]:
     from entrostat.storage.store import Store
     from entrostat.wire.errors import NotFound
 
@@ -64,6 +66,8 @@ def list_runs(
             file=sys.stderr,
         )
         return
+    import pyarrow as pa
+
     write(pa.Table.from_pylist(rows), form, out)
 
 
