@@ -310,7 +310,9 @@ def _largest(z: Tensor, n: int) -> tuple[Tensor, Tensor]:
     In two levels: a column outside the n blocks with the largest maxima (ties to the lower block) has n columns before
     it. ``torch.topk`` on the whole row would be slower, and it leaves the choice among ties open.
     """
-    blocks = torch.nn.functional.pad(z, (0, -z.shape[1] % _BLOCK), value=-torch.inf).unflatten(1, (-1, _BLOCK))
+    num_blocks = -(-z.shape[1] // _BLOCK)
+    whole = torch.nn.functional.pad(z, (0, num_blocks * _BLOCK - z.shape[1]), value=-torch.inf)
+    blocks = whole.reshape(z.shape[0], num_blocks, _BLOCK)
     best = blocks.amax(2).sort(dim=1, descending=True, stable=True).indices[:, :n].sort(dim=1).values.unsqueeze(2)
     columns = (best * _BLOCK + torch.arange(_BLOCK, device=z.device)).flatten(1)
     found = blocks.gather(1, best.expand(-1, -1, _BLOCK)).flatten(1)

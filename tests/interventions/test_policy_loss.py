@@ -1,6 +1,7 @@
 """The policy loss against a loop over tokens, and by autograd; the methods through the same laws."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,9 +10,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from entrostat.interventions.chain import chain, in_order
-from entrostat.interventions.methods import METHODS
+from entrostat.interventions.methods import BY_NAME, METHODS
 from entrostat.interventions.policy_loss import policy_loss
-from entrostat.interventions.transform import Phase
+from entrostat.interventions.transform import Phase, Transform
 
 
 def batch(seed, b=3, t=5):
@@ -37,9 +38,9 @@ def by_loop(seen, low, high, aggregation="token", c=0.0):
         for t in range(len(seen["mask"][i])):
             if not seen["mask"][i, t]:
                 continue
-            r = math.exp(seen["logp"][i, t] - seen["old_logp"][i, t])
+            r = math.exp(float(seen["logp"][i, t].detach() - seen["old_logp"][i, t]))
             a = float(seen["advantages"][i])
-            values.append(-min(r * a, min(max(r, 1 - low), 1 + high) * a) - c * float(seen["entropy"][i, t]))
+            values.append(-min(r * a, min(max(r, 1 - low), 1 + high) * a) - c * float(seen["entropy"][i, t].detach()))
         by_response.append(values)
     flat = [v for values in by_response for v in values]
     if aggregation == "token":
@@ -97,8 +98,11 @@ def test_on_policy_every_ratio_is_one_and_nothing_is_clipped():
     result = policy_loss(seen["logp"], seen["advantages"], seen["mask"])
 
     assert result.clip_fraction_low == result.clip_fraction_high == 0
-    expected = -(seen["advantages"].unsqueeze(1) * seen["mask"]).sum() / seen["mask"].sum()
-    assert result.loss.item() == pytest.approx(expected.item())
+    share = -(seen["advantages"].unsqueeze(1) * seen["mask"]) / seen["mask"].sum()
+    assert result.loss.item() == pytest.approx(share.sum().item())
+    # The ratio is 1 and its gradient is not 0: REINFORCE.
+    result.loss.backward()
+    assert torch.allclose(seen["logp"].grad, share)
 
 
 @settings(max_examples=25, deadline=None)
@@ -113,17 +117,144 @@ def test_clip_fractions_count_what_the_loss_holds_back(seed):
     assert result.clip_fraction_low.item() == pytest.approx(((ratio < 0.8) & (a < 0) & valid).sum() / valid.sum())
 
 
-def test_nan_on_padding_reaches_neither_loss_nor_gradient():
-    seen = batch(3)
-    entropy = seen["entropy"].detach().masked_fill(seen["mask"] == 0, float("nan")).requires_grad_()
-    result = policy_loss(
-        seen["logp"], seen["advantages"], seen["mask"], old_logp=seen["old_logp"], entropy=entropy,
-        transforms=chain({"entropy_bonus": {}}),
-    )  # fmt: skip
-    result.loss.backward()
+@pytest.mark.parametrize("junk", [float("nan"), float("inf"), -1e9])
+@pytest.mark.parametrize("name", ["logp", "old_logp", "advantages", "entropy"])
+def test_junk_on_padding_reaches_neither_loss_nor_gradient(name, junk):
+    clean = batch(3)
+    assert (clean["mask"] == 0).any()
+    spoilt = dict(clean)
+    spoilt["advantages"] = clean["advantages"].unsqueeze(1).expand(clean["mask"].shape)
+    spoilt[name] = spoilt[name].detach().masked_fill(clean["mask"] == 0, junk)
+    for seen in (clean, spoilt):
+        for key in ("logp", "entropy"):
+            seen[key] = seen[key].detach().requires_grad_()
 
-    assert result.loss.isfinite()
-    assert entropy.grad.isfinite().all()
+    losses = [ours(seen, transforms=chain({"entropy_bonus": {}})).loss for seen in (clean, spoilt)]
+    gradients = [
+        torch.autograd.grad(loss, (seen["logp"], seen["entropy"]))
+        for loss, seen in zip(losses, (clean, spoilt), strict=True)
+    ]
+
+    assert torch.equal(*losses)
+    assert all(torch.equal(one, other) for one, other in zip(*gradients, strict=True))
+
+
+def test_a_method_sees_zeros_on_padding_whatever_was_given():
+    seen = batch(3)
+    empty = seen["mask"] == 0
+    junk = torch.zeros(3, 5, dtype=torch.float64).masked_fill(empty, float("nan"))
+    fields = ("logp", "log_ratio", "advantage", "entropy", "top_logps", "reference_kl")
+
+    def look(tokens, state):
+        assert all(getattr(tokens, name)[empty].eq(0).all() for name in fields)
+        return tokens, "looked"
+
+    result = policy_loss(
+        junk, junk, seen["mask"], old_logp=junk, entropy=junk, reference_kl=junk,
+        top_logps=junk.unsqueeze(2).expand(3, 5, 4), transforms=[Transform("look", Phase.advantage, look)],
+    )  # fmt: skip
+    assert result.states == {"look": "looked"}
+
+
+def test_junk_on_a_response_token_is_not_hidden():
+    seen = batch(3)
+    seen["old_logp"][0, 0] = float("nan")
+
+    assert ours(seen).loss.isnan()
+
+
+def test_the_four_ways_in_which_trl_averages():
+    """TRL 1.16's grpo, bnpo, dr_grpo and dapo, written as its trainer does, with autograd."""
+    seen = batch(6, b=4, t=7)
+    mask = seen["mask"].double()
+    coef_1 = torch.exp(seen["logp"] - seen["old_logp"])
+    coef_2 = torch.clamp(coef_1, 0.8, 1.28)
+    a = seen["advantages"].unsqueeze(1)
+    per_token = -torch.min(coef_1 * a, coef_2 * a) * mask
+    trl = {
+        ("response", None): (per_token.sum(-1) / mask.sum(-1).clamp(min=1.0)).mean(),
+        ("token", None): per_token.sum() / mask.sum().clamp(min=1.0),
+        ("fixed", 4 * 10): per_token.sum() / (per_token.size(0) * 10),
+        ("fixed", torch.tensor(123.0)): per_token.sum() / 123.0,
+    }
+
+    for (aggregation, normaliser), expected in trl.items():
+        loss = ours(seen, eps_high=0.28, aggregation=aggregation, normaliser=normaliser).loss
+        ours_grad, trl_grad = (torch.autograd.grad(x, seen["logp"], retain_graph=True)[0] for x in (loss, expected))
+        assert torch.allclose(loss, expected, rtol=1e-14)
+        assert torch.allclose(ours_grad, trl_grad, atol=1e-15)
+
+
+def test_a_response_without_tokens_counts_as_nothing():
+    seen = batch(7)
+    seen["mask"][1] = 0
+    kept = {k: v[[0, 2]] for k, v in seen.items()}
+
+    assert ours(seen).loss.item() == pytest.approx(ours(kept).loss.item())
+    assert ours(seen, aggregation="response").loss.item() == pytest.approx(
+        ours(kept, aggregation="response").loss.item() * 2 / 3
+    )
+    seen["mask"][:] = 0
+    assert ours(seen).loss.item() == 0
+
+
+def test_the_ratio_is_given_back_without_gradient():
+    seen = batch(8)
+    ratio = ours(seen).ratio
+
+    assert not ratio.requires_grad
+    valid = seen["mask"] != 0
+    assert torch.allclose(ratio[valid], (seen["logp"] - seen["old_logp"]).exp()[valid].detach())
+    assert ratio[~valid].eq(1).all()
+
+
+def test_advantages_may_differ_by_token():
+    seen = batch(9)
+    spread = seen | {"advantages": seen["advantages"].unsqueeze(1).expand(seen["mask"].shape)}
+
+    assert torch.equal(ours(seen).loss, ours(spread).loss)
+
+
+def test_states_come_back_and_the_phases_fit_every_kind_of_method():
+    """A method in each phase, reading what the published ones will read, with a state that counts its calls."""
+
+    def method(phase, needs, change):
+        def apply(tokens, state):
+            called.append(phase)
+            assert all(getattr(tokens, name) is not None for name in needs)
+            return tokens.with_(**change(tokens)), (state or 0) + 1
+
+        return Transform(phase.value, phase, apply, needs)
+
+    def half(tokens):
+        return {"mask": tokens.mask * (torch.arange(5) < 2)}
+
+    seen, called = batch(10), []
+    made = [
+        method(Phase.penalty, ("reference_kl",), lambda t: {"penalty": t.penalty + t.reference_kl}),
+        method(Phase.token_mask, ("entropy",), half),
+        method(Phase.ratio, ("top_logps", "is_top1"), lambda t: {"log_ratio": t.log_ratio + math.log(1.1)}),
+        method(Phase.advantage, ("rewards", "groups"), lambda t: {"advantage": 2 * t.advantage}),
+    ]
+    extra = {
+        "top_logps": torch.zeros(3, 5, 2), "is_top1": seen["mask"] != 0, "rewards": torch.ones(3),
+        "groups": torch.zeros(3), "reference_kl": torch.full((3, 5), 0.25, dtype=torch.float64),
+    }  # fmt: skip
+    first = ours(seen, transforms=made, **extra)
+    assert called == [Phase.advantage, Phase.ratio, Phase.token_mask, Phase.penalty]
+    second = ours(seen, transforms=made, states=first.states, **extra)
+
+    assert set(second.states.values()) == {2}
+    expected = []
+    for i in range(3):
+        for t in range(5):
+            if seen["mask"][i, t]:
+                r, a = (
+                    1.1 * math.exp(float(seen["logp"][i, t].detach() - seen["old_logp"][i, t])),
+                    2 * float(seen["advantages"][i]),
+                )
+                expected.append(0.25 - (min(r * a, min(max(r, 0.8), 1.2) * a) if t < 2 else 0.0))
+    assert first.loss.item() == pytest.approx(sum(expected) / len(expected), rel=1e-12)
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
@@ -167,5 +298,20 @@ def test_what_cannot_be_is_refused_with_the_reason():
         )  # fmt: skip
     with pytest.raises(ValidationError, match="c"):
         chain({"entropy_bonus": {"c": -1}})
+    with pytest.raises(ValueError, match="'fixed' with normaliser None"):
+        ours(seen, aggregation="fixed")
+    with pytest.raises(ValueError, match="'token' with normaliser 3"):
+        ours(seen, normaliser=3)
+    with pytest.raises(ValueError, match=r"old_logp \(3, 1\) and mask \(3, 5\)"):
+        ours(seen | {"old_logp": seen["old_logp"][:, :1]})
     with pytest.raises(ValueError, match="advantages"):
         policy_loss(seen["logp"], seen["advantages"][:2], seen["mask"])
+
+
+def test_methods_that_exclude_each_other_are_refused_with_the_reason_whichever_comes_first(monkeypatch):
+    strict = replace(BY_NAME["clip_higher"], excludes={"entropy_bonus": "both push the same token"})
+    monkeypatch.setitem(BY_NAME, "clip_higher", strict)
+
+    for names in (("clip_higher", "entropy_bonus"), ("entropy_bonus", "clip_higher")):
+        with pytest.raises(ValueError, match="both push the same token"):
+            chain({name: {} for name in names})

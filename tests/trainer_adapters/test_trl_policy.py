@@ -2,38 +2,18 @@
 
 import json
 import os
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from support import tiny_trl
+from support.spool import spooled, values_of
 
 import entrostat
-from entrostat.wire import codec
 from entrostat.wire.errors import AttachError
-from entrostat.wire.mergeable import Part
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 NO_SERVER = "http://127.0.0.1:9"  # the discard port: nobody answers, everything stays in the spool
-
-
-def spooled(folder: Path):
-    """Every table that was spooled under ``folder``, concatenated, as pandas frames; and the openings."""
-    import pyarrow as pa
-
-    tables, openings = {}, []
-    for stream in sorted(folder.glob("*/*/open.json"), key=lambda p: p.stat().st_mtime_ns):
-        openings.append(json.loads(stream.read_text()))
-        for batch in sorted(stream.parent.glob("*.batch")):
-            for name, table in codec.decode(batch.read_bytes()).items():
-                tables.setdefault(name, []).append(table)
-    return {name: pa.concat_tables(parts).to_pandas() for name, parts in tables.items()}, openings
-
-
-def values_of(metrics, step):
-    rows = metrics[metrics.step == step]
-    return {r["name"]: Part(r["merge"], tuple(r["state"])).value for _, r in rows.iterrows()}
 
 
 def attach(trainer, folder, **options):
