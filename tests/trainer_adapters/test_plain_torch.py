@@ -1,0 +1,139 @@
+"""entrostat.Probe in a loop of one's own: from hidden states or logits, the numbers of the oracle."""
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from reference import signals_oracle as oracle
+from support.spool import spooled, values_of
+from support.steps import random_step
+
+import entrostat
+from entrostat.interventions.chain import chain
+
+NO_SERVER = "http://127.0.0.1:9"
+ROOT = Path(__file__).parents[2]
+
+
+def tensors(step):
+    """The step's logits [B, T, V], and what else a loop has."""
+    width = max(len(r["logp"]) for r in step)
+    logits = torch.zeros(len(step), width, step[0]["logits"].shape[1], dtype=torch.float64)
+    labels, mask = torch.zeros(len(step), width, dtype=torch.int64), torch.zeros(len(step), width)
+    old = torch.zeros(len(step), width, dtype=torch.float64)
+    for i, r in enumerate(step):
+        n = len(r["logp"])
+        logits[i, :n], labels[i, :n], mask[i, :n] = torch.tensor(r["logits"]), torch.tensor(r["ids"]), 1
+        old[i, :n] = torch.tensor(r["old"], dtype=torch.float64)
+    return {
+        "logits": logits, "labels": labels, "mask": mask, "old_logps": old,
+        "advantages": torch.tensor([r["A"][0] for r in step], dtype=torch.float64),
+        "groups": torch.tensor([r["prompt"] for r in step]),
+        "rewards": torch.tensor([r["reward"] for r in step], dtype=torch.float64),
+        "truncated": torch.tensor([r["truncated"] for r in step]),
+    }  # fmt: skip
+
+
+def probe(folder, **options):
+    return entrostat.Probe("mine", url=NO_SERVER, directory=folder, group_size=4, **options)
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    step = random_step(0)
+    with probe(tmp_path) as made:
+        given = tensors(step)
+        for rows in (slice(0, 5), slice(5, None)):
+            made.observe(**{name: value[rows] for name, value in given.items()}, micro_batches=2)
+        made.end_step(3, metrics={"lr": 1e-5})
+    return spooled(tmp_path)[0], step
+
+
+def test_what_a_loop_observes_has_the_oracles_values(recorded):
+    tables, step = recorded
+    values = values_of(tables["step_metric"], 3)
+
+    assert values["entropy_mean"] == pytest.approx(oracle.entropy_mean(step), rel=1e-9)
+    assert values["rank_logp_3"] == pytest.approx(oracle.rank_logp(step, 3), rel=1e-9)
+    assert values["cov_mean"] == pytest.approx(np.mean(oracle.cov_tokens(step)), rel=1e-8)
+    assert values["pass_at_2"] == pytest.approx(oracle.pass_at_k(step, 2))
+    assert values["top1_rate"] == pytest.approx(oracle.top1_rate(step))
+    assert values["approx_kl"] == pytest.approx(oracle.approx_kl(step), rel=1e-8)
+    assert values["trainer/lr"] == 1e-5
+
+
+def test_hidden_states_and_the_head_give_what_their_logits_give(tmp_path):
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(2, 3, 5, generator=generator, dtype=torch.float64)
+    head = torch.randn(7, 5, generator=generator, dtype=torch.float64)
+    shared = {"labels": torch.tensor([[1, 2, 3], [4, 5, 6]]), "mask": torch.ones(2, 3), "temperature": 0.7}
+    with probe(tmp_path) as made:
+        a = made.observe(hidden=hidden, head=head, **shared)
+        b = made.observe(logits=hidden @ head.T, **shared)
+
+    assert torch.allclose(a.entropy, b.entropy, rtol=1e-12)
+    assert torch.equal(a.stats.top_ids, b.stats.top_ids)
+
+
+def test_policy_loss_is_ppos_with_what_is_switched_on(tmp_path):
+    given = tensors(random_step(1))
+    logp = given["logits"].log_softmax(-1).gather(-1, given["labels"].unsqueeze(-1)).squeeze(-1).requires_grad_()
+    with probe(tmp_path, eps_high=0.2) as made:
+        seen = made.observe(**given)
+        usual = made.policy_loss(logp, seen, old_logps=given["old_logps"])
+        wider = made.policy_loss(
+            logp, seen, old_logps=given["old_logps"], transforms=chain({"clip_higher": {"eps_high": 5.0}})
+        )
+
+    assert wider < usual
+    usual.backward()
+    assert logp.grad.abs().sum() > 0
+
+
+def test_observing_leaves_gradients_and_random_numbers_alone(tmp_path):
+    given = tensors(random_step(2))
+    logits = given.pop("logits").requires_grad_()
+    before = torch.random.get_rng_state()
+    with probe(tmp_path, tokens=5) as made:
+        made.observe(logits=logits, **given)
+
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert logits.grad is None
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"logits": None}, "either hidden"),
+        ({"hidden": torch.zeros(12, 7, 4)}, "either hidden"),
+        ({"mask": torch.ones(12, 9)}, "must agree"),
+        ({"temperature": 0.0}, "temperature"),
+    ],
+)
+def test_what_does_not_fit_is_named(tmp_path, change, message):
+    given = {**tensors(random_step(0)), **change}
+    with probe(tmp_path) as made, pytest.raises(ValueError, match=message):
+        made.observe(**given)
+
+
+def test_several_ranks_must_name_their_run_together(tmp_path):
+    with pytest.raises(ValueError, match="session_id"):
+        entrostat.Probe(directory=tmp_path, url=NO_SERVER, world_size=2)
+
+
+def test_the_example_loop_runs_and_is_recorded(tmp_path, monkeypatch):
+    monkeypatch.setenv("ENTROSTAT_DIR", str(tmp_path))
+    monkeypatch.setenv("ENTROSTAT_URL", NO_SERVER)
+    spec = importlib.util.spec_from_file_location("plain_loop", ROOT / "examples" / "plain_loop.py")
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+
+    run = example.main(steps=30)
+
+    tables, openings = spooled(tmp_path)
+    metrics = tables["step_metric"]
+    assert openings[0]["run_id"] == run
+    assert values_of(metrics, 30)["reward_mean"] > values_of(metrics, 1)["reward_mean"]
+    assert values_of(metrics, 30)["entropy_mean"] < values_of(metrics, 1)["entropy_mean"]
