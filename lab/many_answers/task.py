@@ -38,11 +38,11 @@ def reward(prompts: list[str], completions: list[str], **_: Any) -> list[float]:
     return [float(is_right(p, c)) for p, c in zip(prompts, completions, strict=True)]
 
 
-def teaching_pair(draw: random.Random) -> tuple[str, str]:
-    """A prompt and an answer, of any other sum with probability ``WRONG_SHARE``; uniform over the ways to say it."""
+def teaching_pair(draw: random.Random, wrong_share: float = WRONG_SHARE) -> tuple[str, str]:
+    """A prompt and an answer, of any other sum with probability ``wrong_share``; uniform over the ways to say it."""
     n = draw.choice(SUMS)
     total = n
-    if draw.random() < WRONG_SHARE:
+    if draw.random() < wrong_share:
         total = draw.choice([m for m in SUMS if m != n])
     a = draw.randint(0, total)
     return f"{n}=", f"{a}+{total - a}"

@@ -49,12 +49,26 @@ def test_the_teaching_set_is_wrong_as_often_as_it_says():
     assert sum(not task.is_right(*pair) for pair in pairs) / 4000 == pytest.approx(task.WRONG_SHARE, abs=0.03)
 
 
+def test_the_opening_teaches_the_second_number_of_right_answers():
+    tokenizer = task.make_tokenizer()
+
+    ids, labels = teach._opening_batch(tokenizer, random.Random(0))
+
+    for row, wanted in zip(ids.tolist(), labels.tolist(), strict=True):
+        text = tokenizer.decode(row, skip_special_tokens=True)
+        prompt, answer = text[: text.index("=") + 1], text[text.index("=") + 1 :]
+        assert task.is_right(prompt, answer)
+        learned = tokenizer.decode([i for i in wanted if i != -100], skip_special_tokens=True)
+        assert learned == answer[answer.index("+") :]
+
+
 def test_teaching_lowers_the_loss_and_is_repeatable(taught):
     model, tokenizer, losses = taught
     again = teach.make_model(tokenizer, seed=0)
     teach.teach(again, tokenizer, steps=30)
 
-    assert losses[-1] < losses[0] - 0.2
+    opening = losses[:2]  # after steps 10 and 20; then the loss is on whole answers
+    assert opening[1] < opening[0] - 0.2
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
 
 
