@@ -8,7 +8,7 @@ ARGS ?=
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help demo test check docs format browser clean
+.PHONY: help demo test bench check docs format browser clean
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
@@ -28,6 +28,10 @@ demo: $(VENV)/.installed  ## train a small model with everything attached, serve
 test: $(VENV)/.installed browser  ## every test, browser included (ARGS="-k spool -x")
 	@echo "==> pytest"
 	$(BIN)/python -P -m pytest $(ARGS)
+
+bench: $(VENV)/.installed  ## what the probe costs a TRL step, in pairs with the step without it
+	@echo "==> benchmarks/trl_step.py $(ARGS)"
+	$(BIN)/python -P benchmarks/trl_step.py $(ARGS)
 
 check: $(VENV)/.installed  ## ruff, mypy, the rule of imports, compose file, Dockerfile
 	@echo "==> ruff, mypy, import-linter, docker-compose config, hadolint"

@@ -9,25 +9,28 @@ DOCS = Path(__file__).parent
 
 def signals_page() -> str:
     """Every signal, from the vocabulary."""
-    from entrostat.wire.signals import HISTOGRAMS, SIGNALS, USER_PREFIX
+    from entrostat.wire.signals import FAMILIES, FINDINGS, HISTOGRAMS, USER_PREFIX
 
     lines = [
         "# Signals",
         "",
-        "Made from `wire/signals.py` by `make docs`. Natural logarithms: entropy is in nats. A signal whose inputs are",
+        "Made from `wire/declared/` by `make docs`. Natural logarithms: entropy is in nats. A signal whose inputs are",
         "absent in a run is absent, never 0. `mean`, `sum`, ... say how parts from ranks and micro-batches add up",
         "(`wire/mergeable.py`); an `estimate` comes with its standard error (`se` in `step_metric`).",
         "",
-        "| signal | unit | meaning | adds up as | needs | source |",
-        "|---|---|---|---|---|---|",
     ]
-    lines += [
-        f"| `{s.name}` | {s.unit} | {s.meaning} | {s.merge} | {', '.join(s.needs) or '-'} | {s.source} |"
-        for s in SIGNALS
-    ]
-    lines += ["", f"What the trainer logs itself arrives as `{USER_PREFIX}<its name>`.", "", "## Histograms", ""]
-    lines += ["| name | unit | meaning |", "|---|---|---|"]
-    lines += [f"| `{name}` | {unit} | {meaning} |" for name, (unit, meaning) in HISTOGRAMS.items()]
+    for family, signals in FAMILIES.items():
+        lines += ["", f"## {family}", "", "| signal | unit | meaning | adds up as | needs | better | source |"]
+        lines += ["|---|---|---|---|---|---|---|"]
+        lines += [
+            f"| `{s.name}` | {s.unit} | {s.meaning} | {s.merge} | {', '.join(s.needs) or '-'} | {s.better} "
+            f"| {s.source} |"
+            for s in signals
+        ]
+    lines += ["", f"What the trainer logs itself arrives as `{USER_PREFIX}<its name>`."]
+    for title, declared in (("Histograms", HISTOGRAMS.values()), ("Statements about a run", FINDINGS)):
+        lines += ["", f"## {title}", "", "| name | unit | meaning | source |", "|---|---|---|---|"]
+        lines += [f"| `{s.name}` | {s.unit} | {s.meaning} | {s.source} |" for s in declared]
     return "\n".join(lines) + "\n"
 
 

@@ -89,6 +89,15 @@ ROW_TABLES = {
     "histogram": _from_wire(
         "histogram", "histogram_part", "Parts of the histograms.", ("step", "name", "stream", "bin")
     ),
+    "profile": _from_wire(
+        "profile", "profile_part", "Parts of the curves over relative position.", ("step", "name", "stream", "bin")
+    ),
+    "cell": _from_wire(
+        "cell",
+        "cell_part",
+        "Joint histogram of log-prob and advantage, from runs of several ranks: what cov_top_* is made from there.",
+        ("step", "stream", "logp_bin", "advantage_bin"),
+    ),
     "sequence": _from_wire("sequence", "sequence_row", "Responses.", ("step", "stream", "seq")),
     "token": _from_wire("token", "token_row", "Tokens.", ("step", "stream", "seq", "pos")),
     "event": _from_wire("event", "event_row", "What happened, as the producers told it.", ("time",), _RECEIVED),

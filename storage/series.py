@@ -93,7 +93,7 @@ def histogram(
         _SPAN.format(table="histogram_part", names="name = $name"),
         {"run": key, "first": first, "last": last, "name": name},
     ).fetchall()[0]
-    shown: dict[str, Any] = {"name": name, "unit": HISTOGRAMS[name][0]}
+    shown: dict[str, Any] = {"name": name, "unit": HISTOGRAMS[name].unit}
     if low is None:
         return shown | {"step": [], "bin": [], "low": [], "high": [], "count": [], "bucket_steps": 1}
     bucket = bucket_steps(low, high, points)

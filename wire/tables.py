@@ -29,6 +29,26 @@ HISTOGRAM = pa.schema(
         _column("total", pa.float64(), "Sum of their values."),
     ]
 )
+PROFILE = pa.schema(
+    [
+        _STEP,
+        _column("name", pa.string(), "Which curve: a name of PROFILES."),
+        _column("bin", pa.int16(), "Bin of relative position in the response, from 0."),
+        _column("count", pa.int64(), "Tokens in the bin."),
+        _column("total", pa.float64(), "Sum of their values."),
+    ]
+)
+CELL = pa.schema(
+    [
+        _STEP,
+        _column("logp_bin", pa.int16(), "Bin of the token's log-prob, as in wire/cells.py."),
+        _column("advantage_bin", pa.int16(), "Bin of its advantage."),
+        _column("count", pa.int64(), "Tokens in the cell."),
+        _column("sum_logp", pa.float64(), "Sum of their log-probs, in nats."),
+        _column("sum_advantage", pa.float64(), "Sum of their advantages."),
+        _column("sum_product", pa.float64(), "Sum of log-prob x advantage."),
+    ]
+)
 SEQUENCE = pa.schema(
     [
         _STEP,
@@ -43,12 +63,11 @@ SEQUENCE = pa.schema(
         _column("mean_logp", pa.float32(), "Mean log-prob of the response's tokens, in nats."),
         _column("mean_entropy", pa.float32(), "Mean entropy over the response's tokens, in nats."),
         _column("ppl", pa.float32(), "exp(-mean_logp)."),
-        _column(
-            "ln_ppl_z",
-            pa.float32(),
-            "z-score of ln PPL within the prompt's group; 0 where the group has no spread.",
-            True,
-        ),
+        _column("completion", pa.int64(), "Hash of its token ids: the same number for the same response.", True),
+        _column("answer", pa.int64(), "Hash of the answer found in its text.", True),
+        _column("format_violation", pa.bool_(), "Not exactly one answer in its text.", True),
+        _column("language_mixing", pa.bool_(), "A CJK character where the prompt has none.", True),
+        _column("repetition", pa.bool_(), "A run of words comes again and again.", True),
     ]
 )
 TOKEN = pa.schema(
@@ -71,6 +90,8 @@ TOKEN = pa.schema(
         _column("logsumexp", pa.float32(), "Of the tempered logits.", True),
         _column("top_ids", pa.list_(pa.int32()), "The most likely candidates, most likely first.", True),
         _column("top_logps", pa.list_(pa.float32()), "Their log-probs, in nats.", True),
+        _column("category", pa.string(), "Kind of token: formal, logical, metacognitive or semantic.", True),
+        _column("text", pa.string(), "Its text, where the run keeps texts (off by default).", True),
         _column("reason", pa.string(), "Why the row was kept: all, uniform, scope, cov or entropy."),
         _column("prob", pa.float32(), "Probability with which it was kept: weight a row by 1 / prob."),
     ]
@@ -88,6 +109,8 @@ EVENT = pa.schema(
 TABLES = {
     "step_metric": STEP_METRIC,
     "histogram": HISTOGRAM,
+    "profile": PROFILE,
+    "cell": CELL,
     "sequence": SEQUENCE,
     "token": TOKEN,
     "event": EVENT,

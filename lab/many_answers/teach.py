@@ -20,20 +20,22 @@ BATCH = 128
 LEARNING_RATE = 2e-3
 
 
-def make_model(tokenizer: "PreTrainedTokenizerFast", seed: int = 0) -> "Qwen3ForCausalLM":
-    """Qwen3 with three layers of width 96, random weights from ``seed``: 0.3 million parameters."""
+def make_model(
+    tokenizer: "PreTrainedTokenizerFast", seed: int = 0, *, layers: int = 3, width: int = 96
+) -> "Qwen3ForCausalLM":
+    """Qwen3 with random weights from ``seed``; as it stands, 0.3 million parameters."""
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     torch.manual_seed(seed)
     config = Qwen3Config(
         vocab_size=len(tokenizer),
-        hidden_size=96,
-        intermediate_size=256,
-        num_hidden_layers=3,
+        hidden_size=width,
+        intermediate_size=width * 8 // 3,
+        num_hidden_layers=layers,
         num_attention_heads=4,
         num_key_value_heads=4,
-        head_dim=24,
+        head_dim=width // 4,
         max_position_embeddings=32,
         tie_word_embeddings=True,
         pad_token_id=tokenizer.pad_token_id,

@@ -44,4 +44,4 @@ def test_every_table_has_a_step():
 
 
 def test_histograms_have_a_unit_and_a_meaning():
-    assert all(unit and meaning.endswith(".") for unit, meaning in HISTOGRAMS.values())
+    assert all(s.unit and s.meaning.endswith(".") for s in HISTOGRAMS.values())

@@ -1,0 +1,1 @@
+"""The declarations of signals, a module a family."""
