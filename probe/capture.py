@@ -26,6 +26,7 @@ class Observed:
         log_ratio: [B, T] per token, or [B] where the trainer's ratio is per response; None where there is none.
         is_top1: [B, T] bool; None where it is known only for the rows looked at.
         sum_p2: [B, T]; None likewise.
+        hidden_norm: [B, T] Euclidean norm of the hidden state that predicts the token.
         prompt: [B] int64, the same number for responses to the same prompt.
         reward: [B].
         truncated: [B] bool.
@@ -39,6 +40,7 @@ class Observed:
     log_ratio: Tensor | None = None
     is_top1: Tensor | None = None
     sum_p2: Tensor | None = None
+    hidden_norm: Tensor | None = None
     prompt: Tensor | None = None
     reward: Tensor | None = None
     truncated: Tensor | None = None

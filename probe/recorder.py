@@ -8,19 +8,16 @@ from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
-import pyarrow as pa
 
 from entrostat.probe.capture import Capture
-from entrostat.probe.definitions import Rollout, Settings
-from entrostat.probe.rows import event_rows, histogram_rows, metric_rows, sequence_rows, token_rows
-from entrostat.probe.signals import Parts, signals_of
-from entrostat.probe.step import gather
+from entrostat.probe.definitions import Rollout
+from entrostat.probe.reduce import Reducer, Tables
+from entrostat.probe.rows import event_rows, metric_rows
+from entrostat.probe.signals import Parts
 from entrostat.wire.mergeable import Part
 from entrostat.wire.signals import USER_PREFIX
 
 log = logging.getLogger("entrostat")
-
-Tables = dict[str, pa.Table]
 
 
 class Sink(Protocol):
@@ -36,14 +33,12 @@ class Recorder:
 
     Args:
         sink: takes the work.
-        settings: what the signals' definitions depend on.
-        num_candidates: how many candidates a token row keeps.
+        reducer: makes a step's tables, on the sink's thread.
         rewards_from_responses: rewards come with the responses of the step; else by ``add_rollout``, once a generation.
     """
 
     sink: Sink
-    settings: Settings = field(default_factory=Settings)
-    num_candidates: int = 3
+    reducer: Reducer = field(default_factory=Reducer)
     rewards_from_responses: bool = False
     _captures: list[Capture] = field(default_factory=list)
     _rollouts: list[Rollout] = field(default_factory=list)
@@ -80,7 +75,7 @@ class Recorder:
         self._began, self._own_s = now, 0.0
         more = cost | user_parts(metrics or {})
         known = None if self.rewards_from_responses else rollouts
-        work = partial(reduce_step, step, captures, known, self.settings, self.num_candidates, more)
+        work = partial(self.reducer, step, captures, known, more)
         self.sink.put(work, sum(c.nbytes for c in captures) + 1024)
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
@@ -109,26 +104,3 @@ def user_parts(metrics: Mapping[str, Any]) -> Parts:
         if isinstance(value, (int, float, np.number)) and not isinstance(value, bool) and np.isfinite(value):
             found[f"{USER_PREFIX}{name}"] = Part("last", (float(value),))
     return found
-
-
-def reduce_step(
-    step: int,
-    captures: list[Capture],
-    rollouts: list[Rollout] | None,
-    settings: Settings,
-    num_candidates: int,
-    more: Parts,
-) -> Tables:
-    """The tables of one step. Runs on the background thread; ``rollouts`` None: the responses' own rewards."""
-    if not captures:
-        return {"step_metric": metric_rows(step, more)}
-    data = gather(captures)
-    if rollouts is None:
-        has_rewards = data.reward is not None and data.prompt is not None
-        rollouts = [Rollout(data.reward, data.prompt)] if has_rewards else []  # type: ignore[arg-type]
-    return {
-        "step_metric": metric_rows(step, signals_of(data, rollouts, settings) | more),
-        "histogram": histogram_rows(step, data),
-        "sequence": sequence_rows(step, data, settings),
-        "token": token_rows(step, data, num_candidates),
-    }

@@ -1,5 +1,6 @@
 """A step's data as the tables of the wire."""
 
+import hashlib
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -8,15 +9,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from entrostat.probe.definitions import Settings
 from entrostat.probe.selection import reason_name
 from entrostat.probe.signals.covariance import cov_token
-from entrostat.probe.signals.perplexity import ln_ppl_z
+from entrostat.probe.signals.entropy import curves
 from entrostat.probe.signals.scope import scope_token
-from entrostat.probe.step import StepData
+from entrostat.probe.step import Ints, StepData
 from entrostat.wire.bins import histogram_of
+from entrostat.wire.cells import cells_of
 from entrostat.wire.mergeable import Part
-from entrostat.wire.tables import EVENT, HISTOGRAM, SEQUENCE, STEP_METRIC, TOKEN
+from entrostat.wire.tables import CELL, EVENT, HISTOGRAM, PROFILE, SEQUENCE, STEP_METRIC, TOKEN
 
 
 def _table(schema: pa.Schema, columns: Mapping[str, Any], num_rows: int) -> pa.Table:
@@ -61,11 +62,28 @@ def histogram_rows(step: int, data: StepData) -> pa.Table:
     return pa.concat_tables(tables)
 
 
-def sequence_rows(step: int, data: StepData, settings: Settings) -> pa.Table:
+def profile_rows(step: int, data: StepData) -> pa.Table:
+    """``profile`` rows: the curves over relative position, bins without a token left out."""
+    tables = []
+    for name, (count, total) in curves(data).items():
+        bins = np.flatnonzero(count)
+        columns = {"step": step, "name": name, "bin": bins, "count": count[bins], "total": total[bins]}
+        tables.append(_table(PROFILE, columns, bins.size))
+    return pa.concat_tables(tables)
+
+
+def cell_rows(step: int, data: StepData) -> pa.Table:
+    """``cell`` rows: the joint histogram of log-prob and advantage; none without advantages."""
+    if data.advantage is None:
+        return CELL.empty_table()
+    cells = cells_of(data.logp, data.advantage)
+    return _table(CELL, {"step": step, **cells}, cells["count"].size)
+
+
+def sequence_rows(step: int, data: StepData) -> pa.Table:
     """``sequence`` rows: one a response with at least one valid token."""
     has_tokens = data.length > 0
     logp = data.mean_by_response(data.logp)
-    z = ln_ppl_z(data, settings.group_size)
     columns = {
         "seq": np.arange(data.num_responses, dtype=np.int32),
         "prompt": data.prompt,
@@ -76,7 +94,7 @@ def sequence_rows(step: int, data: StepData, settings: Settings) -> pa.Table:
         "mean_logp": logp,
         "mean_entropy": data.mean_by_response(data.entropy),
         "ppl": np.exp(-logp),
-        "ln_ppl_z": _nullable(z),
+        "completion": completion_hashes(data),
     }
     kept = {name: value[has_tokens] if isinstance(value, np.ndarray) else value for name, value in columns.items()}
     kept = {
@@ -84,6 +102,19 @@ def sequence_rows(step: int, data: StepData, settings: Settings) -> pa.Table:
         for name, value in kept.items()
     }
     return _table(SEQUENCE, {"step": step, **kept}, int(has_tokens.sum()))
+
+
+def completion_hashes(data: StepData) -> Ints:
+    """63 bits of each response's token ids [B]: equal ids, equal number, in every run and process."""
+    ids = data.token_id.astype("<i8")
+    ends = np.cumsum(data.length)
+    return np.array(
+        [_hash(ids[end - n : end].tobytes()) for n, end in zip(data.length, ends, strict=True)], dtype=np.int64
+    )
+
+
+def _hash(content: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little") >> 1
 
 
 def _nullable(values: np.ndarray | None) -> pa.Array | None:

@@ -49,9 +49,9 @@ class StepData:
     """N valid tokens of B responses. Optional fields are None where the trainer does not have them.
 
     Per token [N]: ``seq`` (index of the response), ``pos``, ``token_id``, ``logp``, ``entropy``, ``advantage``,
-    ``log_ratio``, ``is_top1``, ``sum_p2``. Per response [B]: ``length`` (valid tokens), ``prompt``, ``reward``,
-    ``response_advantage`` (before shaping: its first token's), ``truncated``, ``response_log_ratio`` (where the
-    trainer's ratio is per response). ``num_invalid``: tokens left out because a value was NaN or infinite.
+    ``log_ratio``, ``is_top1``, ``sum_p2``, ``hidden_norm``. Per response [B]: ``length`` (valid tokens), ``prompt``,
+    ``reward``, ``response_advantage`` (before shaping: its first token's), ``truncated``, ``response_log_ratio`` (where
+    the trainer's ratio is per response). ``num_invalid``: tokens left out because a value was NaN or infinite.
     """
 
     seq: Ints
@@ -63,6 +63,7 @@ class StepData:
     log_ratio: Floats | None
     is_top1: Bools | None
     sum_p2: Floats | None
+    hidden_norm: Floats | None
     length: Ints
     prompt: Ints | None
     reward: Floats | None
@@ -154,7 +155,7 @@ def _optional(
     raw: dict[str, np.ndarray], valid: np.ndarray, rows: np.ndarray, shape: tuple[int, int]
 ) -> dict[str, np.ndarray]:
     found: dict[str, np.ndarray] = {}
-    for name in ("is_top1", "sum_p2"):
+    for name in ("is_top1", "sum_p2", "hidden_norm"):
         if name in raw:
             found[name] = raw[name].reshape(-1)[valid]
     for source, token_name, response_name in (

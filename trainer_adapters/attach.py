@@ -1,5 +1,6 @@
 """The one line: ``entrostat.attach(trainer)``."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Literal
 
@@ -69,6 +70,7 @@ def attach(
     keep_candidates: int | None = None,
     baseline_steps: int | None = None,
     correct_at: float | None = None,
+    without: Collection[str] | None = None,
 ) -> Handle:
     """Watch ``trainer`` from now on. Its loss and gradients stay the same to the bit.
 
@@ -84,6 +86,7 @@ def attach(
         keep_candidates: candidates kept in token rows, 3 by default.
         baseline_steps: the first steps, which d_collapse is measured against, 5 by default.
         correct_at: a response is right when its total reward is at least this, 1.0 by default.
+        without: families of signals to switch off, of ``entrostat signals``: without ``candidates`` none are measured.
 
     Returns:
         A handle with ``run_id``, ``url``, ``desired`` and ``detach()``.
@@ -105,6 +108,7 @@ def attach(
         keep_candidates=keep_candidates,
         baseline_steps=baseline_steps,
         correct_at=correct_at,
+        without=without,
     )
     if not any(base.__name__ in _POLICY_TRAINERS for base in type(trainer).__mro__):
         raise AttachError(

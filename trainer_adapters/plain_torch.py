@@ -60,8 +60,8 @@ class Probe:
         eps_low: lower clip range, for the clip fractions and ``policy_loss``.
         eps_high: upper clip range.
         config: your settings, plain JSON values, kept with the run.
-        **options: url, token, directory, tags, tokens, candidates, keep_candidates, baseline_steps, correct_at, as in
-            ``entrostat.attach``.
+        **options: url, token, directory, tags, tokens, candidates, keep_candidates, baseline_steps, correct_at and
+            without, as in ``entrostat.attach``.
 
     Raises:
         ValueError: an option out of range, or several ranks without a common ``session_id``.
@@ -169,7 +169,21 @@ class Probe:
             )
         self.session.recorder.spent(time.perf_counter() - began)
         with self.session.guarded("observing a micro-batch"):
-            self._record(stats, labels, mask, advantages, old_logps, groups, rewards, truncated, micro_batches)
+            seen = Observed(
+                logp=stats.logp.view(mask.shape),
+                entropy=stats.entropy.view(mask.shape),
+                mask=mask,
+                token_ids=labels,
+                advantages=advantages,
+                log_ratio=_log_ratio(stats.logp.view(mask.shape), old_logps),
+                is_top1=stats.is_top1.view(mask.shape),
+                sum_p2=stats.sum_p2.view(mask.shape),
+                hidden_norm=None if hidden is None else _norm(hidden),
+                prompt=groups,
+                reward=rewards,
+                truncated=truncated,
+            )
+            self._record(stats, seen, micro_batches)
         return Seen(stats, mask, advantages)
 
     def policy_loss(
@@ -197,7 +211,7 @@ class Probe:
         """
         if seen.advantages is None:
             raise ValueError("policy_loss needs advantages: give them to observe(advantages=...)")
-        clip = self.session.recorder.settings
+        clip = self.session.definitions
         return policy_loss(
             logp,
             seen.advantages,
@@ -248,39 +262,17 @@ class Probe:
                 "must agree in [B, T]; drop the last position of the hidden states and the first of the labels"
             )
 
-    def _record(
-        self,
-        stats: TokenStats,
-        labels: Tensor,
-        mask: Tensor,
-        advantages: Tensor | None,
-        old_logps: Tensor | None,
-        groups: Tensor | None,
-        rewards: Tensor | None,
-        truncated: Tensor | None,
-        micro_batches: int,
-    ) -> None:
-        logp = stats.logp.view(mask.shape)
-        seen = Observed(
-            logp=logp,
-            entropy=stats.entropy.view(mask.shape),
-            mask=mask,
-            token_ids=labels,
-            advantages=advantages,
-            log_ratio=torch.zeros_like(logp) if old_logps is None else logp - old_logps,
-            is_top1=stats.is_top1.view(mask.shape),
-            sum_p2=stats.sum_p2.view(mask.shape),
-            prompt=groups,
-            reward=rewards,
-            truncated=truncated,
-        )
+    def _record(self, stats: TokenStats, seen: Observed, micro_batches: int) -> None:
+        def measure(rows: Tensor) -> TokenStats:
+            return TokenStats(*(getattr(stats, name)[rows] for name in TokenStats.__dataclass_fields__))
+
         budget = self.session.options.budget
         micro = capture(
             seen,
-            measure=lambda rows: TokenStats(*(getattr(stats, name)[rows] for name in TokenStats.__dataclass_fields__)),
+            measure=None if "candidates" in self.session.definitions.without else measure,
             measure_all=True,
             budget=None if budget is None else -(-budget // micro_batches),
-            generator=self._random(logp.device),
+            generator=self._random(seen.logp.device),
         )
         self.session.recorder.add(micro)
 
@@ -288,3 +280,16 @@ class Probe:
         if device not in self._generators:
             self._generators[device] = torch.Generator(device=device).manual_seed(self._rank)
         return self._generators[device]
+
+
+@torch.no_grad()
+def _log_ratio(logp: Tensor, old_logps: Tensor | None) -> Tensor:
+    return torch.zeros_like(logp) if old_logps is None else logp - old_logps
+
+
+@torch.no_grad()
+def _norm(hidden: Tensor) -> Tensor:
+    """[B, T] of [B, T, d]; float32, or float64 for float64 input."""
+    dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
+    norm: Tensor = torch.linalg.vector_norm(hidden, dim=-1, dtype=dtype)
+    return norm

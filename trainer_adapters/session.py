@@ -5,19 +5,22 @@ import logging
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
 from entrostat.probe.definitions import Settings
 from entrostat.probe.recorder import Recorder
+from entrostat.probe.reduce import Reducer
 from entrostat.trainer_adapters import run_info
 from entrostat.wire.messages import DesiredState, StreamOpen
 from entrostat.wire.sender import Sender
+from entrostat.wire.signals import FAMILIES
 
 log = logging.getLogger("entrostat")
 
+_OPTIONAL = FAMILIES.keys() - {"cost"}
 DEFAULT_URL = "http://localhost:8321"
 
 
@@ -39,6 +42,7 @@ class Options:
     keep_candidates: int = 3
     baseline_steps: int = 5
     correct_at: float = 1.0
+    without: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         if self.tokens != "all" and (not isinstance(self.tokens, int) or self.tokens < 0):
@@ -48,6 +52,11 @@ class Options:
         if self.baseline_steps < 1:
             raise ValueError(
                 f"baseline_steps={self.baseline_steps}: the baseline of d_collapse needs at least one step"
+            )
+
+        if unknown := self.without - _OPTIONAL:
+            raise ValueError(
+                f"without={sorted(unknown)}: the families that can be switched off are {sorted(_OPTIONAL)}"
             )
 
     @property
@@ -64,6 +73,8 @@ def from_environment(**given: Any) -> Options:
     merged.setdefault("url", DEFAULT_URL)
     if merged.get("directory") is not None:
         merged["directory"] = Path(merged["directory"])
+    if "without" in merged:
+        merged["without"] = frozenset(merged["without"])
     return Options(**merged)
 
 
@@ -110,7 +121,9 @@ class Session:
         self.options, self.place = options, place
         opening = _opening(options, place, trainer, config, definitions, notes)
         self.sender = Sender(opening, url=options.url, token=options.token, root=spool_root(options))
-        self.recorder = Recorder(self.sender, definitions, options.keep_candidates)
+        self.definitions = replace(definitions, num_ranks=place.world_size, without=options.without)
+        reducer = Reducer(self.definitions, options.keep_candidates, says_absences=place.rank == 0)
+        self.recorder = Recorder(self.sender, reducer)
         self._warned: set[str] = set()
         if place.resume_step is None:
             self.recorder.event("run_started", f"{trainer} started", 0, rank=place.rank)
@@ -167,6 +180,7 @@ def _opening(
         "candidates": options.candidates,
         "keep_candidates": options.keep_candidates,
         "baseline_steps": options.baseline_steps,
+        "without": sorted(options.without),
         "correct_at": definitions.correct_at,
         "group_size": definitions.group_size,
         "eps_low": definitions.eps_low,

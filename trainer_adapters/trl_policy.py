@@ -192,6 +192,7 @@ class PolicyTap:
             log_ratio=self._log_ratio(logp, mask, inputs),
             is_top1=self._head.is_top1[:, -num_positions:] if self._head is not None else None,
             sum_p2=self._head.log_sum_sq_probs[:, -num_positions:].exp() if self._head is not None else None,
+            hidden_norm=self._hidden_norm(num_positions),
             prompt=inputs.get(_PROMPT),
             reward=inputs.get(_REWARD),
             truncated=inputs.get(_TRUNCATED),
@@ -221,11 +222,22 @@ class PolicyTap:
                 return (log_ratio * mask).sum(1) / mask.sum(1).clamp(min=1)
             return log_ratio
 
+    def _hidden_norm(self, num_positions: int) -> Tensor | None:
+        """[B, T] norm of the hidden state that predicts each token."""
+        assert self.session is not None
+        if self._hidden is None or "covariance" in self.session.definitions.without:
+            return None
+        hidden = self._hidden.detach()[:, -num_positions - 1 : -1]
+        norm: Tensor = torch.linalg.vector_norm(hidden, dim=-1, dtype=torch.float32)
+        return norm
+
     def _measure(self, token_ids: Tensor, mask: Tensor) -> Any:
         """Candidates of chosen tokens from the tapped hidden states, with the trainer's own head and temperature."""
+        assert self.session is not None
+        if "candidates" in self.session.definitions.without:
+            return None
         head = self.causal_lm.get_output_embeddings()
         if self._hidden is None or type(head.weight.data) is not torch.Tensor or head.weight.numel() == 0:
-            assert self.session is not None
             self.session.warn_once("no candidates: the hidden states or the head's weight are not whole on this rank")
             return None
         num_positions = mask.shape[1]

@@ -1,4 +1,4 @@
-"""Rewards by prompt: mean and spread, groups without a gradient, pass@k."""
+"""Rewards by prompt: mean and spread, groups without a gradient, pass@k; tokens without an advantage."""
 
 from collections.abc import Iterator, Sequence
 from math import comb
@@ -6,7 +6,7 @@ from math import comb
 import numpy as np
 
 from entrostat.probe.definitions import Rollout, Settings
-from entrostat.probe.step import Floats, Ints
+from entrostat.probe.step import Floats, Ints, StepData
 from entrostat.wire.mergeable import Part, mean_of, std_of
 from entrostat.wire.signals import PASS_AT
 
@@ -25,6 +25,11 @@ def parts(rollouts: Sequence[Rollout], settings: Settings) -> dict[str, Part]:
     groups = [reward[members] for members in complete_groups(prompt, settings.group_size)]
     groups = [g for g in groups if np.isfinite(g).all()]
     return found | _group_parts(groups, settings.correct_at)
+
+
+def advantage_parts(step: StepData, settings: Settings) -> dict[str, Part]:
+    """``zero_advantage_rate``, over tokens."""
+    return {} if step.advantage is None else {"zero_advantage_rate": mean_of(step.advantage == 0)}
 
 
 def _group_parts(groups: list[Floats], correct_at: float) -> dict[str, Part]:

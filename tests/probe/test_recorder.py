@@ -6,6 +6,7 @@ from support.steps import captured, random_step
 
 from entrostat.probe.definitions import Rollout, Settings
 from entrostat.probe.recorder import Recorder
+from entrostat.probe.reduce import Reducer
 from entrostat.wire import codec
 from entrostat.wire.bins import edges_of
 from entrostat.wire.mergeable import Part
@@ -25,7 +26,7 @@ class Kept:
 @pytest.fixture
 def tables():
     sink = Kept()
-    recorder = Recorder(sink, Settings(group_size=4))
+    recorder = Recorder(sink, Reducer(Settings(group_size=4)))
     step = random_step(0, num_prompts=4)
     recorder.begin_step()
     recorder.add(captured(step[:8]))
@@ -44,7 +45,7 @@ def test_what_a_step_leaves_passes_every_check_of_the_wire(tables):
 
     decoded = codec.decode(codec.encode(rows))
 
-    assert set(decoded) == {"step_metric", "histogram", "sequence", "token"}
+    assert set(decoded) == {"step_metric", "histogram", "profile", "sequence", "token", "event"}
     assert set(decoded["token"]["step"].to_pylist()) == {7}
 
 

@@ -1,5 +1,6 @@
 """Every signal against its formula in plain loops, whole and however the step is cut into micro-batches."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -7,13 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import signals_oracle as oracle
-from support.steps import captured, random_step
+from support.steps import CANDIDATES, captured, random_step
 
 from entrostat.probe.definitions import Rollout, Settings
-from entrostat.probe.signals import signals_of
+from entrostat.probe.signals import MAKERS, signals_of
+from entrostat.probe.signals.entropy import curves
 from entrostat.probe.signals.groups import complete_groups, pass_at_k
 from entrostat.probe.step import gather
-from entrostat.wire.signals import BY_NAME
+from entrostat.wire.signals import BY_NAME, FAMILY_OF
 
 DEFINITIONS = Settings(group_size=4, eps_low=0.2, eps_high=0.28)
 
@@ -31,15 +33,18 @@ FORMULAS = {
     "cov_top_0_2pct": lambda s: oracle.cov_top(s, 0.002),
     "cov_top_2pct": lambda s: oracle.cov_top(s, 0.02),
     "cov_top_20pct": lambda s: oracle.cov_top(s, 0.2),
-    "cov_group": oracle.cov_group,
-    "scope_score": lambda s: np.mean(oracle.scope_scores(s)),
-    "scope_mass_top5": lambda s: (
-        sum(sorted(oracle.scope_scores(s))[-max(1, round(0.05 * len(oracle.scope_scores(s)))) :])
-        / sum(oracle.scope_scores(s))
+    "token_grad_norm": lambda s: oracle.token_grad_norm(s, 0.2, 0.28, with_norm=True),
+    "token_grad_norm_logits": lambda s: oracle.token_grad_norm(s, 0.2, 0.28, with_norm=False),
+    "zero_advantage_rate": lambda s: np.mean([a == 0 for r in s for a in r["A"]]),
+    "expected_distinct": lambda s: oracle.expected_distinct(s, 4, CANDIDATES)[0],
+    "expected_distinct_bound": lambda s: oracle.expected_distinct(s, 4, CANDIDATES)[1],
+    "support95_mean": lambda s: np.mean([oracle.support95(x, CANDIDATES) for r in s for x in r["logps"]]),
+    "support95_beyond": lambda s: np.mean(
+        [oracle.support95(x, CANDIDATES) > CANDIDATES for r in s for x in r["logps"]]
     ),
+    "self_certainty": lambda s: np.mean([oracle.self_certainty_of(x) for r in s for x in r["logps"]]),
+    "scope_score": lambda s: np.mean(oracle.scope_scores(s)),
     "ppl": oracle.ppl,
-    "ln_ppl_z_pos": lambda s: oracle.ln_ppl_z(s, +1),
-    "ln_ppl_z_neg": lambda s: oracle.ln_ppl_z(s, -1),
     "reward_mean": lambda s: np.mean([r["reward"] for r in s]),
     "reward_std": oracle.reward_std,
     "zero_variance_groups": oracle.zero_variance_groups,
@@ -64,7 +69,7 @@ FORMULAS = {
 def values(step, cuts=()):
     """The signals of a step cut into micro-batches at ``cuts``."""
     edges = [0, *sorted(set(cuts)), len(step)]
-    data = gather([captured(step[a:b]) for a, b in pairwise(edges) if b > a])
+    data = gather([captured(step[a:b], measure_all=True) for a, b in pairwise(edges) if b > a])
     rollout = Rollout(np.array([r["reward"] for r in step]), np.array([r["prompt"] for r in step]))
     return {name: part.value for name, part in signals_of(data, [rollout], DEFINITIONS).items()}
 
@@ -80,9 +85,9 @@ def test_every_signal_is_its_formula(seed):
 
 
 def test_every_per_step_signal_of_the_vocabulary_has_a_formula_here():
-    made_elsewhere = {"wall_time_s", "step_s", "probe_ms", "probe_share"}
+    made_elsewhere = {"wall_time_s", "step_s", "probe_ms", "probe_share", "reduce_ms"}
     needs_larger_groups = {"pass_at_8", "pass_at_16", "pass_at_32", "pass_at_64"}
-    declared = {name for name, signal in BY_NAME.items() if signal.merge != "derived"}
+    declared = {n for n, s in BY_NAME.items() if s.merge != "derived" and "text" not in s.needs}
 
     assert declared - made_elsewhere - needs_larger_groups == set(FORMULAS)
 
@@ -102,7 +107,6 @@ def test_a_group_that_is_not_all_there_is_left_out_of_group_signals():
 
     found = values(step)
 
-    assert found["cov_group"] == pytest.approx(oracle.cov_group(step[:4]))
     assert found["pass_at_2"] == pytest.approx(oracle.pass_at_k(step[:4], 2))
 
 
@@ -112,7 +116,7 @@ def test_without_advantages_signals_that_need_them_are_absent_rather_than_zero()
 
     found = signals_of(gather([micro]), [], DEFINITIONS)
 
-    assert not {"entropy_pos", "cov_mean", "scope_score", "reward_mean", "ln_ppl_z_pos"} & set(found)
+    assert not {"entropy_pos", "cov_mean", "scope_score", "reward_mean", "token_grad_norm"} & set(found)
     assert "entropy_mean" in found
 
 
@@ -131,14 +135,39 @@ def test_tokens_with_nan_statistics_are_left_out_and_counted():
         assert found["entropy_mean"].value == pytest.approx(oracle.entropy_mean(clean))
 
 
-def test_responses_with_equal_perplexity_have_a_z_score_of_zero():
-    step = random_step(4, num_prompts=1)
-    same = [{**step[0], "A": [a] * len(step[0]["A"])} for a in (1.0, -1.0, 1.0, -1.0)]
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 1000), cuts=st.lists(st.integers(1, 11), max_size=4))
+def test_curves_over_positions_are_their_formula_however_the_step_is_cut(seed, cuts):
+    step = random_step(seed, longest=50)
+    edges = [0, *sorted(set(cuts)), len(step)]
+    made = curves(gather([captured(step[a:b]) for a, b in pairwise(edges) if b > a]))
 
-    found = values(same)
+    for name, sign in (("", 0), ("_pos", +1), ("_neg", -1)):
+        count, total = made[f"entropy_by_position{name}"]
+        wanted = oracle.entropy_by_position(step, sign)
+        assert {int(i): int(count[i]) for i in np.flatnonzero(count)} == {i: n for i, (n, _) in wanted.items()}
+        assert {int(i): float(total[i]) for i in np.flatnonzero(count)} == pytest.approx(
+            {i: h for i, (_, h) in wanted.items()}
+        )
 
-    assert found["ln_ppl_z_pos"] == 0
-    assert found["ln_ppl_z_neg"] == 0
+
+def test_expected_distinct_lies_between_its_bounds():
+    """Of the whole vocabulary, from its first candidates only (CaSP Prop. 3)."""
+    step = random_step(5)
+    whole = np.mean([sum(1 - (1 - np.exp(x)) ** 4 for x in logps) for r in step for logps in r["logps"]])
+    found = values(step)
+
+    assert found["expected_distinct"] <= whole <= found["expected_distinct_bound"]
+
+
+def test_a_switched_off_family_makes_nothing():
+    step = gather([captured(random_step(0))])
+    everything = set(signals_of(step, [], DEFINITIONS))
+
+    for family in MAKERS:
+        left = set(signals_of(step, [], replace(DEFINITIONS, without=frozenset([family]))))
+        gone = everything - left
+        assert {FAMILY_OF[name] for name in gone} == {family}
 
 
 @given(n=st.integers(1, 12), data=st.data())

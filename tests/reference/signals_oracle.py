@@ -2,7 +2,7 @@
 
 A step is a list of responses; a response is a dict with ``logp``, ``entropy``, ``A`` (one per token), ``old``
 (log-probs of the old policy), ``top1`` (bools), ``ranks`` (per token the candidates' log-probs), ``prompt``,
-``reward``, ``truncated``.
+``reward``, ``truncated``, ``logps`` (per token the whole vocabulary's), ``sum_p2``, ``norm`` (of the hidden state).
 """
 
 import math
@@ -124,3 +124,51 @@ def approx_kl(step):
 
 def ratio_max(step):
     return max(math.exp(x - old) for r in step for x, old in zip(r["logp"], r["old"]))
+
+
+def support95(logps, kept):
+    """Candidates that reach 0.95, most likely first; more than ``kept`` count as kept + 1."""
+    mass = 0.0
+    for number, p in enumerate(sorted((math.exp(x) for x in logps), reverse=True), start=1):
+        mass += p
+        if mass >= 0.95:
+            return min(number, kept + 1)
+    return kept + 1
+
+
+def self_certainty_of(logps):
+    return -math.log(len(logps)) - _mean(logps)
+
+
+def expected_distinct(step, draws, kept):
+    """Over the ``kept`` most likely candidates; and with the rest bounded by draws x its mass."""
+    values, bounds = [], []
+    for logps in _tokens(step, "logps"):
+        p = sorted((math.exp(x) for x in logps), reverse=True)
+        values.append(sum(1 - (1 - x) ** draws for x in p[:kept]))
+        bounds.append(values[-1] + draws * sum(p[kept:]))
+    return _mean(values), _mean(bounds)
+
+
+def token_grad_norm(step, low, high, with_norm):
+    """|alpha| ||(e_y - p) h^T||, by building e_y - p."""
+    norms = []
+    for r in step:
+        for y, logps, a, x, old, h in zip(r["ids"], r["logps"], r["A"], r["logp"], r["old"], r["norm"]):
+            ratio = math.exp(x - old)
+            is_clipped = (a > 0 and ratio > 1 + high) or (a < 0 and ratio < 1 - low)
+            rest = math.sqrt(sum(((v == y) - math.exp(lp)) ** 2 for v, lp in enumerate(logps)))
+            norms.append(0.0 if is_clipped else abs(ratio * a) * rest * (h if with_norm else 1.0))
+    return _mean(norms)
+
+
+def entropy_by_position(step, sign=0, bins=20):
+    """Bin -> (tokens, sum of entropies)."""
+    found = {}
+    for r in step:
+        n = len(r["entropy"])
+        for t, (h, a) in enumerate(zip(r["entropy"], r["A"])):
+            if sign == 0 or (a > 0 if sign > 0 else a < 0):
+                count, total = found.get(bins * t // n, (0, 0.0))
+                found[bins * t // n] = (count + 1, total + h)
+    return found

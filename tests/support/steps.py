@@ -2,6 +2,7 @@
 
 import numpy as np
 import torch
+from reference import signals_oracle as oracle
 
 from entrostat.probe.capture import Capture, Observed, capture
 from entrostat.probe.token_stats import TokenStats
@@ -28,7 +29,8 @@ def random_step(seed, num_prompts=3, group=4, longest=7):
                 "entropy": (-(np.exp(logps) * logps).sum(1)).tolist(),
                 "A": [advantage] * length, "old": (logp + rng.normal(size=length) * 0.3).tolist(),
                 "top1": (logps.argmax(1) == ids).tolist(), "ranks": ordered[:, :CANDIDATES].tolist(),
-                "ordered_ids": np.argsort(-logps, axis=1)[:, :CANDIDATES].tolist(),
+                "ordered_ids": np.argsort(-logps, axis=1)[:, :CANDIDATES].tolist(), "logps": logps.tolist(),
+                "sum_p2": (np.exp(logps) ** 2).sum(1).tolist(), "norm": rng.uniform(1, 3, size=length).tolist(),
                 "prompt": prompt, "reward": float(rng.integers(0, 2)), "truncated": bool(rng.integers(0, 2)),
             })  # fmt: skip
     return step
@@ -53,6 +55,8 @@ def observed(step):
         advantages=torch.tensor([r["A"][0] for r in step], dtype=torch.float64),
         log_ratio=logp - _padded(step, "old"),
         is_top1=_padded(step, "top1", False, torch.bool),
+        sum_p2=_padded(step, "sum_p2"),
+        hidden_norm=_padded(step, "norm"),
         prompt=torch.tensor([r["prompt"] for r in step]),
         reward=torch.tensor([r["reward"] for r in step], dtype=torch.float64),
         truncated=torch.tensor([r["truncated"] for r in step]),
@@ -64,18 +68,22 @@ def measure_of(step):
     width = max(len(r["logp"]) for r in step)
 
     def measure(rows):
-        top, ids = [], []
+        top, ids, support, certainty = [], [], [], []
         for row in rows.tolist():
             response, position = divmod(row, width)
             inside = position < len(step[response]["logp"])
+            logps = step[response]["logps"][position] if inside else [0.0] * VOCABULARY
             top.append(step[response]["ranks"][position] if inside else [0.0] * CANDIDATES)
             ids.append(step[response]["ordered_ids"][position] if inside else [-1] * CANDIDATES)
+            support.append(oracle.support95(logps, CANDIDATES))
+            certainty.append(oracle.self_certainty_of(logps))
         filler = torch.zeros(len(rows), dtype=torch.float64)
         return TokenStats(
             logp=filler, entropy=filler, logsumexp=filler, top_ids=torch.tensor(ids).reshape(-1, CANDIDATES),
             top_logps=torch.tensor(top, dtype=torch.float64).reshape(-1, CANDIDATES),
             rank=torch.ones(len(rows), dtype=torch.int64), is_top1=torch.ones(len(rows), dtype=torch.bool),
-            sum_p2=filler, support95=torch.ones(len(rows), dtype=torch.int64), self_certainty=filler,
+            sum_p2=filler, support95=torch.tensor(support, dtype=torch.int64),
+            self_certainty=torch.tensor(certainty, dtype=torch.float64),
             num_finite=torch.full((len(rows),), VOCABULARY),
         )  # fmt: skip
 

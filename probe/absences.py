@@ -1,0 +1,62 @@
+"""Why a declared signal has no value in a run: said once, as an event, never as a 0."""
+
+from entrostat.probe.definitions import Rollout, Settings
+from entrostat.probe.step import StepData
+from entrostat.wire.declared.groups import PASS_AT
+from entrostat.wire.signals import FAMILIES, Need
+
+_MISSING: dict[Need, str] = {
+    "advantages": "no advantages were given",
+    "groups": "no prompt groups were given",
+    "rewards": "no rewards were given",
+    "old log-probs": "no log-probs of the old policy were given",
+    "candidates": "the candidates were not measured: no hidden states or logits were at hand",
+    "sum of squares": "sum p^2 is known only for a sample of tokens, or not at all",
+    "hidden states": "no hidden states were at hand",
+    "text": "no tokenizer was given",
+    "answers": "no answers were read from texts: no tokenizer was given",
+}
+
+
+def absences(
+    step: StepData, rollouts: list[Rollout], settings: Settings, also: frozenset[Need] = frozenset()
+) -> dict[str, list[str]]:
+    """Reason -> names of the signals that this step's inputs cannot give.
+
+    Args:
+        step: the step.
+        rollouts: the generations whose rewards are known; rewards may also come with the responses.
+        settings: of the definitions.
+        also: inputs that are not in the step's data.
+    """
+    there = inputs(step, rollouts) | also
+    found: dict[str, list[str]] = {}
+    for family, signals in FAMILIES.items():
+        for signal in signals:
+            reason = _reason(family, signal.name, signal.needs, there, settings)
+            if reason is not None:
+                found.setdefault(reason, []).append(signal.name)
+    return found
+
+
+def inputs(step: StepData, rollouts: list[Rollout]) -> frozenset[Need]:
+    """What this step has of the inputs that not every trainer gives."""
+    has: dict[Need, bool] = {
+        "advantages": step.advantage is not None,
+        "groups": step.prompt is not None,
+        "rewards": bool(rollouts) or step.reward is not None,
+        "old log-probs": step.log_ratio is not None,
+        "candidates": step.candidates is not None,
+        "sum of squares": step.sum_p2 is not None,
+        "hidden states": step.hidden_norm is not None,
+    }
+    return frozenset(need for need, is_there in has.items() if is_there)
+
+
+def _reason(family: str, name: str, needs: tuple[Need, ...], there: frozenset[Need], settings: Settings) -> str | None:
+    if family in settings.without:
+        return f"the family {family!r} is switched off"
+    if missing := [need for need in needs if need not in there]:
+        return "; ".join(_MISSING[need] for need in missing)
+    too_large = {f"{kind}_at_{k}" for kind in ("pass", "maj") for k in PASS_AT if k > (settings.group_size or k)}
+    return f"groups have {settings.group_size} responses" if name in too_large else None

@@ -1,0 +1,87 @@
+"""A step's captures into its tables: what the background thread does for a step."""
+
+import time
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from entrostat.probe.absences import absences
+from entrostat.probe.capture import Capture
+from entrostat.probe.definitions import Rollout, Settings
+from entrostat.probe.rows import (
+    cell_rows,
+    event_rows,
+    histogram_rows,
+    metric_rows,
+    profile_rows,
+    sequence_rows,
+    token_rows,
+)
+from entrostat.probe.signals import Parts, signals_of
+from entrostat.probe.step import StepData, gather
+from entrostat.wire.mergeable import Part
+
+Tables = dict[str, pa.Table]
+
+
+@dataclass
+class Reducer:
+    """Makes the tables of steps, one after the other, on one thread.
+
+    Args:
+        settings: what the signals' definitions depend on.
+        num_candidates: how many candidates a token row keeps.
+        says_absences: whether an event tells which signals are absent and why; one rank's is enough.
+    """
+
+    settings: Settings = field(default_factory=Settings)
+    num_candidates: int = 3
+    says_absences: bool = True
+    _said: set[tuple[str, str]] = field(default_factory=set)
+
+    def __call__(self, step: int, captures: list[Capture], rollouts: list[Rollout] | None, more: Parts) -> Tables:
+        """The tables of one step.
+
+        Args:
+            step: the optimizer step.
+            captures: its micro-batches; without one there is only ``more``.
+            rollouts: the generations it was the first to use; None: the responses carry their own rewards.
+            more: further parts, such as the step's cost.
+        """
+        if not captures:
+            return {"step_metric": metric_rows(step, more)}
+        began = time.perf_counter()
+        data = gather(captures)
+        if rollouts is None:
+            has_rewards = data.reward is not None and data.prompt is not None
+            rollouts = [Rollout(data.reward, data.prompt)] if has_rewards else []  # type: ignore[arg-type]
+        tables = self._tables(step, data)
+        found = signals_of(data, rollouts, self.settings)
+        if self.says_absences and (event := self._absent(step, data, rollouts)) is not None:
+            tables["event"] = event
+        cost = {"reduce_ms": Part("max", ((time.perf_counter() - began) * 1e3,))}
+        return {"step_metric": metric_rows(step, found | more | cost)} | tables
+
+    def _tables(self, step: int, data: StepData) -> Tables:
+        tables = {
+            "histogram": histogram_rows(step, data),
+            "sequence": sequence_rows(step, data),
+            "token": token_rows(step, data, self.num_candidates),
+        }
+        if "positions" not in self.settings.without:
+            tables["profile"] = profile_rows(step, data)
+        if self.settings.num_ranks > 1 and "covariance" not in self.settings.without:
+            tables["cell"] = cell_rows(step, data)
+        return tables
+
+    def _absent(self, step: int, data: StepData, rollouts: list[Rollout]) -> pa.Table | None:
+        """An event for what was not said before; None where there is nothing new."""
+        new: dict[str, list[str]] = {}
+        for reason, names in absences(data, rollouts, self.settings).items():
+            if fresh := [name for name in names if (reason, name) not in self._said]:
+                new[reason] = fresh
+                self._said.update((reason, name) for name in fresh)
+        if not new:
+            return None
+        message = "; ".join(f"{reason}: {', '.join(names)}" for reason, names in new.items())
+        return event_rows("absent", f"absent signals: {message}", step, new)
