@@ -36,7 +36,7 @@ def dataset():
     return Dataset.from_dict({"prompt": ["b c d", "e f", "g h i j", "k"] * 16})
 
 
-def trainer(folder, kind="grpo", policy=None, callbacks=(), eval_dataset=None, **overrides):
+def trainer(folder, kind="grpo", policy=None, callbacks=(), eval_dataset=None, rollout_func=None, **overrides):
     """A GRPO or RLOO trainer over the task: 16 completions of at most 8 tokens a step, 4 a prompt."""
     config_class, trainer_class = {"grpo": (GRPOConfig, GRPOTrainer), "rloo": (RLOOConfig, RLOOTrainer)}[kind]
     settings = dict(
@@ -57,4 +57,5 @@ def trainer(folder, kind="grpo", policy=None, callbacks=(), eval_dataset=None, *
         eval_dataset=eval_dataset,
         processing_class=tokenizer(),
         callbacks=list(callbacks),
+        **({"rollout_func": rollout_func} if rollout_func else {}),
     )
