@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from entrostat.cli import catalogue, demo, doctor, querying, serving, spool
+from entrostat.cli import catalogue, demo, doctor, experiments, querying, serving, spool
 
 app = typer.Typer(
     name="entrostat",
@@ -23,6 +23,7 @@ app.command("push")(spool.push)
 app.command("signals")(catalogue.signals)
 app.command("interventions")(catalogue.interventions)
 app.command("doctor")(doctor.doctor)
+app.add_typer(experiments.lab, name="lab")
 app.add_typer(serving.token, name="token")
 
 
