@@ -18,18 +18,8 @@ _MISSING: dict[Need, str] = {
 }
 
 
-def absences(
-    step: StepData, rollouts: list[Rollout], settings: Settings, also: frozenset[Need] = frozenset()
-) -> dict[str, list[str]]:
-    """Reason -> names of the signals that this step's inputs cannot give.
-
-    Args:
-        step: the step.
-        rollouts: the generations whose rewards are known; rewards may also come with the responses.
-        settings: of the definitions.
-        also: inputs that are not in the step's data.
-    """
-    there = inputs(step, rollouts) | also
+def absences(there: frozenset[Need], settings: Settings) -> dict[str, list[str]]:
+    """Reason -> names of the signals that a step with the inputs ``there`` cannot have."""
     found: dict[str, list[str]] = {}
     for family, signals in FAMILIES.items():
         for signal in signals:
@@ -40,7 +30,7 @@ def absences(
 
 
 def inputs(step: StepData, rollouts: list[Rollout]) -> frozenset[Need]:
-    """What this step has of the inputs that not every trainer gives."""
+    """What a step has of the inputs that not every trainer gives; rewards come in rollouts or with the responses."""
     has: dict[Need, bool] = {
         "advantages": step.advantage is not None,
         "groups": step.prompt is not None,

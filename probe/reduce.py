@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from entrostat.probe.absences import absences
+from entrostat.probe.absences import absences, inputs
 from entrostat.probe.capture import Capture
 from entrostat.probe.definitions import Rollout, Settings
 from entrostat.probe.rows import (
@@ -20,6 +20,7 @@ from entrostat.probe.rows import (
 from entrostat.probe.signals import Parts, signals_of
 from entrostat.probe.step import StepData, gather
 from entrostat.wire.mergeable import Part
+from entrostat.wire.signals import Need
 
 Tables = dict[str, pa.Table]
 
@@ -37,6 +38,7 @@ class Reducer:
     settings: Settings = field(default_factory=Settings)
     num_candidates: int = 3
     says_absences: bool = True
+    _known_inputs: set[frozenset[Need]] = field(default_factory=set)
     _said: set[tuple[str, str]] = field(default_factory=set)
 
     def __call__(self, step: int, captures: list[Capture], rollouts: list[Rollout] | None, more: Parts) -> Tables:
@@ -76,8 +78,12 @@ class Reducer:
 
     def _absent(self, step: int, data: StepData, rollouts: list[Rollout]) -> pa.Table | None:
         """An event for what was not said before; None where there is nothing new."""
+        there = inputs(data, rollouts)
+        if there in self._known_inputs:
+            return None
+        self._known_inputs.add(there)
         new: dict[str, list[str]] = {}
-        for reason, names in absences(data, rollouts, self.settings).items():
+        for reason, names in absences(there, self.settings).items():
             if fresh := [name for name in names if (reason, name) not in self._said]:
                 new[reason] = fresh
                 self._said.update((reason, name) for name in fresh)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from entrostat.probe.selection import reason_name
+from entrostat.probe.selection import NUM_REASONS, reason_name
 from entrostat.probe.signals.covariance import cov_token
 from entrostat.probe.signals.entropy import curves
 from entrostat.probe.signals.scope import scope_token
@@ -117,6 +117,9 @@ def _hash(content: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little") >> 1
 
 
+_REASONS = np.array([reason_name(bits) for bits in range(NUM_REASONS)], dtype=object)
+
+
 def _nullable(values: np.ndarray | None) -> pa.Array | None:
     return None if values is None else pa.array(values, mask=~np.isfinite(values))
 
@@ -141,7 +144,7 @@ def token_rows(step: int, data: StepData, num_candidates: int) -> pa.Table:
         "cov": None if data.advantage is None else cov_token(data)[token],
         "ratio": None if data.log_ratio is None else np.exp(data.log_ratio)[token],
         "sum_p2": of(data.sum_p2),
-        "reason": [reason_name(int(bits)) for bits in kept.reason[order]],
+        "reason": _REASONS[kept.reason[order]],
         "prob": kept.prob[order],
     }
     return _table(TOKEN, columns | _candidate_columns(data, token, num_candidates), token.size)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 UNIFORM, SCOPE, COV, ENTROPY = 1, 2, 4, 8
 """Bits of a row's reasons; 0 is a row that no budget had to choose."""
+NUM_REASONS = 16
 
 _SHARE_BY_SCORE = 0.5
 

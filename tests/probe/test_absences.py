@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.steps import captured, random_step
 
-from entrostat.probe.absences import absences
+from entrostat.probe.absences import absences, inputs
 from entrostat.probe.definitions import Rollout, Settings
 from entrostat.probe.reduce import Reducer
 from entrostat.probe.signals import signals_of
@@ -30,7 +30,7 @@ def test_a_signal_is_made_or_has_a_reason_and_never_both(gone):
     rollouts = [Rollout(data.reward, data.prompt)] if data.reward is not None and data.prompt is not None else []
 
     made = set(signals_of(data, rollouts, SETTINGS))
-    reasons = absences(data, rollouts, SETTINGS)
+    reasons = absences(inputs(data, rollouts), SETTINGS)
 
     absent = {name for names in reasons.values() for name in names}
     measured = {n for n, s in BY_NAME.items() if s.merge != "derived"}
@@ -43,7 +43,7 @@ def test_a_signal_is_made_or_has_a_reason_and_never_both(gone):
 def test_the_reason_names_what_is_missing():
     data = gather([micro_without("advantages")])
 
-    reasons = absences(data, [], replace(SETTINGS, without=frozenset(["perplexity"])))
+    reasons = absences(inputs(data, []), replace(SETTINGS, without=frozenset(["perplexity"])))
 
     assert "cov_mean" in reasons["no advantages were given"]
     assert "ppl" in reasons["the family 'perplexity' is switched off"]
