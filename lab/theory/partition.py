@@ -113,9 +113,9 @@ def slope(batch: Batch, *, as_printed: bool = False) -> float:
         batch: the batch.
         as_printed: with Eq. 3's log pi in the first term, where 0 is not to be expected.
     """
-    z = torch.from_numpy(np.log(batch.ref) + batch.push).requires_grad_()
+    z = torch.from_numpy(np.log(batch_optimal(batch))).requires_grad_()
     logp = z.log_softmax(0)
-    weight = torch.from_numpy(batch.push * batch.beta)
+    weight = torch.from_numpy(batch.counts * batch.advantage / batch.counts.sum())
     gain = ((logp if as_printed else logp.exp()) * weight).sum()
     kl = (logp.exp() * (logp - torch.from_numpy(np.log(batch.ref)))).sum()
     (gain - batch.beta * kl).backward()  # type: ignore[no-untyped-call]
