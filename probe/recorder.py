@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
-import numpy as np
-
 from entrostat.probe.capture import Capture
 from entrostat.probe.definitions import Rollout
+from entrostat.probe.metric_record import MetricRecord, naming_rows
 from entrostat.probe.reduce import Reducer, Tables
 from entrostat.probe.rows import event_rows, metric_rows
 from entrostat.probe.signals import Parts
 from entrostat.wire.mergeable import Part
+from entrostat.wire.metric_names import Flat, flat
 from entrostat.wire.signals import USER_PREFIX
 
 log = logging.getLogger("entrostat")
@@ -35,11 +35,13 @@ class Recorder:
         sink: takes the work.
         reducer: makes a step's tables, on the sink's thread.
         rewards_from_responses: rewards come with the responses of the step; else by ``add_rollout``, once a generation.
+        metric_record: which of the user's own metrics have been explained in the run's record.
     """
 
     sink: Sink
     reducer: Reducer = field(default_factory=Reducer)
     rewards_from_responses: bool = False
+    metric_record: MetricRecord = field(default_factory=MetricRecord)
     _captures: list[Capture] = field(default_factory=list)
     _rollouts: list[Rollout] = field(default_factory=list)
     _began: float | None = None
@@ -61,7 +63,7 @@ class Recorder:
         """Start the step's clock; without it a step lasts since the end of the one before."""
         self._began = time.perf_counter()
 
-    def end_step(self, step: int, metrics: Mapping[str, float] | None = None) -> None:
+    def end_step(self, step: int, metrics: Mapping[str, Any] | None = None) -> None:
         """Close the step: everything added since the last one becomes its rows.
 
         Args:
@@ -73,21 +75,31 @@ class Recorder:
         captures, self._captures = self._captures, []
         rollouts, self._rollouts = self._rollouts, []
         self._began, self._own_s = now, 0.0
-        more = cost | user_parts(metrics or {})
+        users = flat(metrics or {})
+        more = cost | user_parts(users.numbers)
         known = None if self.rewards_from_responses else rollouts
         work = partial(self.reducer, step, captures, known, more)
         self.sink.put(work, sum(c.nbytes for c in captures) + 1024)
+        self._explain(step, users)
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
         """The user's own numbers of a step that may have ended already; what is not a number is left out."""
-        parts = user_parts(metrics)
+        users = flat(metrics)
+        parts = user_parts(users.numbers)
         if parts:
             self.sink.put(lambda: {"step_metric": metric_rows(step, parts)}, 100 * len(parts), "log")
+        self._explain(step, users)
 
     def event(self, kind: str, message: str, step: int | None = None, **detail: Any) -> None:
         """Something that happened, for the run's record."""
         rows = event_rows(kind, message, step, detail or None)
         self.sink.put(lambda: {"event": rows}, rows.nbytes, "event")
+
+    def _explain(self, step: int, users: Flat) -> None:
+        """What keys that were not seen before mean, as an event; worked out on the background thread."""
+        new, dialect = self.metric_record.first_seen(users), self.metric_record.dialect
+        if num_new := len(new.numbers) + len(new.left_out):
+            self.sink.put(lambda: {"event": naming_rows(step, new, dialect)}, 200 * num_new, "event")
 
     def _cost(self, now: float) -> Parts:
         cost = {"wall_time_s": Part("max", (time.time(),)), "probe_ms": Part("max", (self._own_s * 1e3,))}
@@ -97,10 +109,6 @@ class Recorder:
         return cost
 
 
-def user_parts(metrics: Mapping[str, Any]) -> Parts:
-    """The finite numbers among ``metrics``, under ``trainer/``."""
-    found = {}
-    for name, value in metrics.items():
-        if isinstance(value, (int, float, np.number)) and not isinstance(value, bool) and np.isfinite(value):
-            found[f"{USER_PREFIX}{name}"] = Part("last", (float(value),))
-    return found
+def user_parts(numbers: Mapping[str, float]) -> Parts:
+    """The user's own numbers as parts, under ``trainer/``."""
+    return {f"{USER_PREFIX}{name}": Part("last", (value,)) for name, value in numbers.items()}

@@ -57,6 +57,7 @@ class StepBoundary(TrainerCallback):  # type: ignore[misc]  # transformers is no
             {"head": "trainer", "temperature": trainer.temperature},
         )
         self.tap.session = self.session
+        self.session.recorder.metric_record.dialect = "trl"
         self.session.recorder.begin_step()
 
     def _place(self, state: TrainerState) -> Place:
