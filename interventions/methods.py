@@ -1,6 +1,22 @@
 """The table of methods. Joining it means joining the laws in ``tests/interventions/``."""
 
-from entrostat.interventions import clip_higher, entropy_bonus
+from entrostat.interventions import (
+    casp,
+    clip_cov,
+    clip_higher,
+    entropy_advantage,
+    entropy_bonus,
+    forking_tokens,
+    iac,
+    kl_cov,
+    nsr,
+    position_shaping,
+    ppl_shaping,
+    psr,
+    scope,
+    selective_kl,
+    w_reinforce,
+)
 from entrostat.interventions.transform import Method
 
 
@@ -13,6 +29,22 @@ def _unique(*methods: Method) -> tuple[Method, ...]:
     return methods
 
 
-METHODS = _unique(clip_higher.METHOD, entropy_bonus.METHOD)
+METHODS = _unique(
+    scope.METHOD,
+    kl_cov.METHOD,
+    clip_cov.METHOD,
+    casp.METHOD,
+    iac.METHOD,
+    ppl_shaping.METHOD,
+    position_shaping.METHOD,
+    clip_higher.METHOD,
+    entropy_bonus.METHOD,
+    entropy_advantage.METHOD,
+    forking_tokens.METHOD,
+    psr.METHOD,
+    nsr.METHOD,
+    w_reinforce.METHOD,
+    selective_kl.METHOD,
+)
 
 BY_NAME = {m.name: m for m in METHODS}

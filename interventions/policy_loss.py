@@ -1,6 +1,6 @@
 """The one policy loss: advantages -> ratio -> clipping -> token mask -> penalties -> aggregation."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from entrostat.interventions.chain import in_order
-from entrostat.interventions.transform import State, Tokens, Transform
+from entrostat.interventions.transform import ReferenceKL, State, Tokens, Transform
 
 Aggregation = Literal["token", "response", "fixed"]
 
@@ -23,6 +23,7 @@ class PolicyLoss:
         clip_fraction_low: share of tokens with A < 0 and a ratio below the clip range.
         clip_fraction_high: share of tokens with A > 0 and a ratio above it.
         states: what each transform wants back at the next step, by name.
+        counts: what the transforms tell of themselves, by name; scalars.
     """
 
     loss: Tensor
@@ -30,6 +31,7 @@ class PolicyLoss:
     clip_fraction_low: Tensor
     clip_fraction_high: Tensor
     states: dict[str, State]
+    counts: Mapping[str, Tensor]
 
 
 def policy_loss(
@@ -47,7 +49,7 @@ def policy_loss(
     entropy: Tensor | None = None,
     top_logps: Tensor | None = None,
     is_top1: Tensor | None = None,
-    reference_kl: Tensor | None = None,
+    reference_kl: ReferenceKL | None = None,
     rewards: Tensor | None = None,
     groups: Tensor | None = None,
 ) -> PolicyLoss:
@@ -66,27 +68,31 @@ def policy_loss(
         aggregation: ``token``: mean over all valid tokens (DAPO, Eq. 8); ``response``: over a response's tokens, then
             over responses, an empty one counting as 0 (GRPO, Shao et al. 2024, Eq. 3); ``fixed``: sum / normaliser.
         normaliser: for ``fixed``: B x longest response (Dr. GRPO, Liu et al. 2025), or the tokens of the whole step.
-        entropy: [B, T]; top_logps: [B, T, n]; is_top1: [B, T]; reference_kl: [B, T]; rewards: [B]; groups: [B]: for
-            methods that need them.
+        entropy: [B, T]; top_logps: [B, T, n]; is_top1: [B, T]; rewards: [B]; groups: [B]; reference_kl: rows [k] of the
+            flattened batch -> their KL to the reference [k]: for methods that need them.
 
     Raises:
         ValueError: shapes that do not fit, a method whose needs are not there, or ``fixed`` without a normaliser.
     """
-    _check_shapes(mask, logp=logp, old_logp=old_logp, entropy=entropy, is_top1=is_top1, reference_kl=reference_kl)
+    _check_shapes(mask, logp=logp, old_logp=old_logp, entropy=entropy, is_top1=is_top1)
     valid = mask != 0
     old = logp.detach() if old_logp is None else old_logp
+    advantage = _on(valid, _per_token(advantages, mask))
     tokens = Tokens(
         logp=_on(valid, logp),
         log_ratio=_on(valid, logp - old),
-        advantage=_on(valid, _per_token(advantages, mask)),
+        advantage=advantage,
         mask=valid.to(logp.dtype),
+        original_advantage=advantage,
+        weight=torch.ones_like(logp),
         eps_low=eps_low,
         eps_high=eps_high,
         penalty=torch.zeros_like(logp),
+        extra=torch.zeros((), dtype=logp.dtype, device=logp.device),
         entropy=None if entropy is None else _on(valid, entropy),
         top_logps=None if top_logps is None else _on(valid.unsqueeze(2), top_logps),
         is_top1=is_top1,
-        reference_kl=None if reference_kl is None else _on(valid, reference_kl),
+        reference_kl=reference_kl,
         rewards=rewards,
         groups=groups,
     )
@@ -94,16 +100,17 @@ def policy_loss(
     ratio = tokens.log_ratio.exp()
     clipped = ratio.clamp(1 - tokens.eps_low, 1 + tokens.eps_high)
     surrogate = torch.minimum(ratio * tokens.advantage, clipped * tokens.advantage)
-    per_token = _on(valid, tokens.penalty - surrogate * tokens.mask)
+    per_token = _on(valid, tokens.penalty - surrogate * tokens.weight)
     low = (ratio < 1 - tokens.eps_low) & (tokens.advantage < 0)
     high = (ratio > 1 + tokens.eps_high) & (tokens.advantage > 0)
     count = valid.sum().clamp(min=1)
     return PolicyLoss(
-        loss=_aggregated(per_token, valid, aggregation, normaliser),
+        loss=_aggregated(per_token, valid, aggregation, normaliser) + tokens.extra,
         ratio=ratio.detach(),
         clip_fraction_low=(low & valid).sum() / count,
         clip_fraction_high=(high & valid).sum() / count,
         states=kept,
+        counts=tokens.counts,
     )
 
 

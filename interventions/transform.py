@@ -1,12 +1,14 @@
 """What an intervention is: a pure function on the tokens of a batch, in one phase of the policy loss."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
+
+ReferenceKL = Callable[[Tensor], Tensor]
 
 
 class Phase(StrEnum):
@@ -28,14 +30,19 @@ class Tokens:
         logp: [B, T] log-prob of the sampled token under the policy being trained, with gradient; nats.
         log_ratio: [B, T] logp minus that of the policy that sampled, with gradient.
         advantage: [B, T].
-        mask: [B, T] 1 on response tokens.
+        mask: [B, T] 1 on response tokens; not to be replaced.
+        original_advantage: [B, T] before any method: what statistics of groups and signs are taken from.
+        weight: [B, T] multiplies each token's surrogate; 1 at first.
         eps_low: lower clip range of the ratio.
         eps_high: upper clip range.
         penalty: [B, T] added to each token's loss, with gradient; 0 at first.
+        extra: scalar added to the aggregated loss, with gradient; 0 at first.
+        counts: numbers worth telling, by name; scalars.
         entropy: [B, T] nats, with gradient where the trainer gives one; None where unknown.
         top_logps: [B, T, n] of the policy's most likely candidates, with gradient; None where unknown.
         is_top1: [B, T] bool; None where unknown.
-        reference_kl: [B, T] KL to the reference over the whole vocabulary, with gradient; None where unknown.
+        reference_kl: rows [k] of the flattened batch -> their KL to the reference over the whole vocabulary [k], with
+            gradient; None where there is no reference.
         rewards: [B]; None where unknown.
         groups: [B] the same number for responses to the same prompt; None where unknown.
     """
@@ -44,15 +51,23 @@ class Tokens:
     log_ratio: Tensor
     advantage: Tensor
     mask: Tensor
+    original_advantage: Tensor
+    weight: Tensor
     eps_low: float
     eps_high: float
     penalty: Tensor
+    extra: Tensor
+    counts: Mapping[str, Tensor] = field(default_factory=dict)
     entropy: Tensor | None = None
     top_logps: Tensor | None = None
     is_top1: Tensor | None = None
-    reference_kl: Tensor | None = None
+    reference_kl: ReferenceKL | None = None
     rewards: Tensor | None = None
     groups: Tensor | None = None
+
+    def counting(self, **counts: Tensor) -> "Tokens":
+        """A copy that tells these numbers too."""
+        return replace(self, counts={**self.counts, **counts})
 
     def with_(self, **changes: Any) -> "Tokens":
         """A copy with some fields replaced."""

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Literal, get_origin
 
 import pytest
 import torch
@@ -46,6 +47,15 @@ def by_loop(seen, low, high, aggregation="token", c=0.0):
     if aggregation == "token":
         return sum(flat) / len(flat)
     return sum(sum(v) / len(v) for v in by_response) / len(by_response)
+
+
+def everything(seen):
+    """The inputs that one method or another needs."""
+    b = len(seen["mask"])
+    return {
+        "top_logps": (seen["logp"].unsqueeze(2) - torch.arange(3)), "is_top1": seen["mask"] != 0,
+        "rewards": torch.ones(b), "groups": torch.zeros(b), "reference_kl": lambda rows: torch.ones(len(rows)),
+    }  # fmt: skip
 
 
 def ours(seen, **options):
@@ -143,14 +153,14 @@ def test_a_method_sees_zeros_on_padding_whatever_was_given():
     seen = batch(3)
     empty = seen["mask"] == 0
     junk = torch.zeros(3, 5, dtype=torch.float64).masked_fill(empty, float("nan"))
-    fields = ("logp", "log_ratio", "advantage", "entropy", "top_logps", "reference_kl")
+    fields = ("logp", "log_ratio", "advantage", "original_advantage", "entropy", "top_logps")
 
     def look(tokens, state):
         assert all(getattr(tokens, name)[empty].eq(0).all() for name in fields)
         return tokens, "looked"
 
     result = policy_loss(
-        junk, junk, seen["mask"], old_logp=junk, entropy=junk, reference_kl=junk,
+        junk, junk, seen["mask"], old_logp=junk, entropy=junk,
         top_logps=junk.unsqueeze(2).expand(3, 5, 4), transforms=[Transform("look", Phase.advantage, look)],
     )  # fmt: skip
     assert result.states == {"look": "looked"}
@@ -227,18 +237,21 @@ def test_states_come_back_and_the_phases_fit_every_kind_of_method():
         return Transform(phase.value, phase, apply, needs)
 
     def half(tokens):
-        return {"mask": tokens.mask * (torch.arange(5) < 2)}
+        return {"weight": tokens.weight * (torch.arange(5) < 2)}
+
+    def kl(tokens):
+        return {"penalty": tokens.penalty + tokens.reference_kl(torch.arange(15)).view(3, 5)}
 
     seen, called = batch(10), []
     made = [
-        method(Phase.penalty, ("reference_kl",), lambda t: {"penalty": t.penalty + t.reference_kl}),
+        method(Phase.penalty, ("reference_kl",), kl),
         method(Phase.token_mask, ("entropy",), half),
         method(Phase.ratio, ("top_logps", "is_top1"), lambda t: {"log_ratio": t.log_ratio + math.log(1.1)}),
         method(Phase.advantage, ("rewards", "groups"), lambda t: {"advantage": 2 * t.advantage}),
     ]
     extra = {
         "top_logps": torch.zeros(3, 5, 2), "is_top1": seen["mask"] != 0, "rewards": torch.ones(3),
-        "groups": torch.zeros(3), "reference_kl": torch.full((3, 5), 0.25, dtype=torch.float64),
+        "groups": torch.zeros(3), "reference_kl": lambda rows: torch.full((len(rows),), 0.25),
     }  # fmt: skip
     first = ours(seen, transforms=made, **extra)
     assert called == [Phase.advantage, Phase.ratio, Phase.token_mask, Phase.penalty]
@@ -262,7 +275,7 @@ def test_every_method_changes_nothing_it_was_given(method):
     seen = batch(4)
     before = {k: v.detach().clone() for k, v in seen.items()}
 
-    ours(seen, transforms=[method.make(method.params())])
+    ours(seen, transforms=[method.make(method.params())], **everything(seen))
 
     assert all(torch.equal(before[k], seen[k].detach()) for k in seen)
 
@@ -272,7 +285,10 @@ def test_every_method_is_documented_and_bounded(method):
     assert method.source
     assert method.make.__doc__
     assert method.params.__doc__
-    assert all(field.description and field.metadata for field in method.params.model_fields.values())
+    for field in method.params.model_fields.values():
+        is_choice = field.annotation is bool or get_origin(field.annotation) is Literal
+        assert field.description
+        assert is_choice or field.metadata, "a number needs bounds"
     with pytest.raises(ValidationError, match="extra"):
         method.params(no_such_parameter=1)
 
@@ -280,7 +296,8 @@ def test_every_method_is_documented_and_bounded(method):
 def test_phases_are_applied_in_order_whatever_the_order_given():
     made = in_order([m.make(m.params()) for m in reversed(METHODS)])
 
-    assert [t.phase for t in made] == [Phase.clipping, Phase.penalty]
+    order = list(Phase)
+    assert [order.index(t.phase) for t in made] == sorted(order.index(m.phase) for m in METHODS)
 
 
 def test_what_cannot_be_is_refused_with_the_reason():
