@@ -42,7 +42,7 @@ check: $(VENV)/.installed  ## ruff, mypy, the rule of imports, compose file, Doc
 	$(BIN)/docker-compose --file docker-compose.yml config --quiet
 	$(BIN)/hadolint deploy/Dockerfile
 
-docs: $(VENV)/.installed  ## rewrite the pages made from tables (docs/signals.md, docs/sql.md)
+docs: $(VENV)/.installed  ## rewrite the pages made from tables (docs/signals.md, docs/metric-names.md, docs/sql.md)
 	$(BIN)/python -P docs/generate.py
 
 format: $(VENV)/.installed  ## ruff's fixes and format

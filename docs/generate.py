@@ -1,4 +1,4 @@
-"""Writes the pages that are made from tables: ``docs/signals.md`` and ``docs/sql.md``. ``--check`` only compares."""
+"""Writes the pages that are made from tables: ``docs/{signals,metric-names,sql}.md``. ``--check`` only compares."""
 
 import sys
 import tempfile
@@ -34,6 +34,31 @@ def signals_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def metric_names_page() -> str:
+    """What each trainer's own metrics are in our vocabulary."""
+    from entrostat.wire.metric_names import DIALECTS, GENERIC
+
+    lines = [
+        "# Names of metrics",
+        "",
+        "Made from `wire/metric_maps/` by `make docs`. What a trainer logs itself is kept as `trainer/<its name>`,",
+        "never in the place of what the probe measured. This is what each name is among [our signals](signals.md):",
+        "the same quantity (with the condition, if there is one), another one that only looks like it, or the",
+        "trainer's own business. A run says it of its own keys in its event `metric_names`, unknown keys included;",
+        "`entrostat.wire.metric_names.mapped` says it of any dictionary, nested or with a tracker's prefix",
+        "(`train/`).",
+        "`*` is a part that changes.",
+    ]
+    for dialect in DIALECTS.values():
+        if dialect is not GENERIC:
+            lines += ["", f"## {dialect.release}", "", "| its key | signal | the same? |", "|---|---|---|"]
+            named = [e for e in dialect.entries if e.signal is not None]
+            lines += [f"| `{e.key}` | `{e.signal}` | {e.verdict} |" for e in named]
+            own = ", ".join(f"`{e.key}`" for e in dialect.entries if e.signal is None)
+            lines += ["", f"Its own, nothing of ours is like them: {own}."]
+    return "\n".join(lines) + "\n"
+
+
 def sql_page() -> str:
     """Every view and column, from the comments in a new database."""
     from entrostat.storage.store import Store
@@ -56,7 +81,8 @@ def sql_page() -> str:
 def main() -> int:
     """Write the pages; with ``--check`` return 1 where one differs."""
     stale = []
-    for name, page in (("signals.md", signals_page()), ("sql.md", sql_page())):
+    pages = {"signals.md": signals_page(), "metric-names.md": metric_names_page(), "sql.md": sql_page()}
+    for name, page in pages.items():
         path = DOCS / name
         if "--check" in sys.argv:
             if not path.exists() or path.read_text() != page:

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
+from entrostat.wire.metric_names import DIALECTS
 from entrostat.wire.signals import SIGNALS
 
 
@@ -45,6 +46,14 @@ def test_signals_lists_every_signal_with_unit_and_source():
 
     assert all(signal.name in text for signal in SIGNALS)
     assert "Exchange Eq. 3" in text
+
+
+@pytest.mark.parametrize("trainer", ["trl", "verl"])
+def test_signals_says_what_every_key_of_a_trainer_is(trainer):
+    text = entrostat("signals", "--trainer", trainer).stdout.decode()
+
+    assert all(entry.key in text for entry in DIALECTS[trainer].entries)
+    assert "approx_kl" in text
 
 
 def test_interventions_lists_what_the_table_of_methods_has():

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from entrostat.wire.signals import BY_NAME
 
@@ -23,6 +24,12 @@ class Same:
     when: str = ""
     factor: float = 1.0
 
+    @property
+    def verdict(self) -> str:
+        """For a table that people read."""
+        same = "yes" if self.factor == 1.0 else f"times {self.factor:g}"
+        return f"{same}, if: {self.when}" if self.when else same
+
 
 @dataclass(frozen=True, slots=True)
 class Differs:
@@ -38,12 +45,19 @@ class Differs:
     signal: str
     how: str
 
+    @property
+    def verdict(self) -> str:
+        """For a table that people read."""
+        return f"no: {self.how}"
+
 
 @dataclass(frozen=True, slots=True)
 class Own:
     """A key that we know and measure nothing like. ``*`` stands for any part that changes."""
 
     key: str
+    signal: ClassVar[None] = None
+    verdict: ClassVar[str] = "its own: nothing of ours is like it"
 
 
 Entry = Same | Differs | Own

@@ -26,7 +26,11 @@ TRL = Dialect(
     training=("train/",),
     evaluation=("eval_", "eval/", "test_", "test/"),
     entries=(
-        Same("entropy", "entropy_mean", _UNWEIGHTED),
+        Same(
+            "entropy",
+            "entropy_mean",
+            f"{_UNWEIGHTED} In SFT over all tokens with a label, the prompt's too where the loss is over them.",
+        ),
         Same("reward", "reward_mean", _GENERATION),
         Same("reward_std", "reward_std", _GENERATION),
         Same(
