@@ -77,6 +77,15 @@ def test_each_token_has_the_entropy_of_the_distribution_it_was_drawn_from(traine
     assert trained.values["entropy_mean"] == pytest.approx(mistakes.right(entropies(trained)), rel=EXACT)
 
 
+def test_each_tokens_candidates_are_those_of_the_distribution_it_was_drawn_from(trained):
+    def best(shift):
+        return torch.cat([b.before(shift).topk(3, -1).values[b.mask] for b in trained.batches]).numpy()
+
+    found = np.stack(trained.token.top_logps.to_numpy())
+    assert found == pytest.approx(best(0), rel=1e-4, abs=1e-4)
+    assert np.median(np.abs(found - best(1))) > 0.1
+
+
 def test_one_position_later_would_be_told_apart(trained):
     shifted = flat(entropies(trained, shift=1))
 

@@ -21,13 +21,16 @@ class Padded:
     logps: torch.Tensor
 
     def entropy(self, shift=0):
-        """[B, L - first] of the distribution each token was drawn from; ``shift`` 1: of the one after it."""
-        entropy = -(self.logps.exp() * self.logps).sum(-1)
-        return entropy[:, self.first - 1 + shift : entropy.shape[1] - 1 + shift]
+        """[B, L - first] of ``before``."""
+        logps = self.before(shift)
+        return -(logps.exp() * logps).sum(-1)
+
+    def before(self, shift=0):
+        """[B, L - first, V] log-probs from which each token was drawn; ``shift`` 1: those after it."""
+        return self.logps[:, self.first - 1 + shift : self.logps.shape[1] - 1 + shift]
 
     def logp(self):
-        before = self.logps[:, self.first - 1 : -1]
-        return before.gather(-1, self.ids[:, self.first :].unsqueeze(-1)).squeeze(-1)
+        return self.before().gather(-1, self.ids[:, self.first :].unsqueeze(-1)).squeeze(-1)
 
 
 def padded(model64, ids, attention, first, mask, temperature=1.0):
