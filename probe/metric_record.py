@@ -8,7 +8,8 @@ from entrostat.probe.rows import event_rows
 from entrostat.wire.metric_names import DIALECTS, GENERIC, Flat, naming, recognise
 
 _MAX_KEYS = 1000
-"""Keys of a session that are explained; a loop that invents new ones every step would fill the record."""
+_MAX_EVENTS = 20
+"""How much of a session is explained; a loop that invents new keys every step would fill the record."""
 
 
 @dataclass
@@ -22,17 +23,19 @@ class MetricRecord:
     dialect: str | None = None
     _numbers: set[str] = field(default_factory=set)
     _left_out: set[str] = field(default_factory=set)
+    _num_events: int = 0
 
     def first_seen(self, metrics: Flat) -> Flat:
         """What of ``metrics`` is new to this session and still worth explaining.
 
         A key that had no number at first (a reward of a generation nobody scored) is new again with its first one.
         """
-        room = max(0, _MAX_KEYS - len(self._numbers) - len(self._left_out))
+        room = max(0, _MAX_KEYS - len(self._numbers) - len(self._left_out)) if self._num_events < _MAX_EVENTS else 0
         numbers = [key for key in metrics.numbers if key not in self._numbers][:room]
         left_out = [key for key in metrics.left_out if key not in self._left_out][: room - len(numbers)]
         self._numbers.update(numbers)
         self._left_out.update(left_out)
+        self._num_events += bool(numbers or left_out)
         if numbers and self.dialect is None and (found := recognise(numbers)) is not GENERIC:
             self.dialect = found.name
         return Flat({key: metrics.numbers[key] for key in numbers}, left_out)

@@ -4,6 +4,7 @@ import json
 import time
 
 import numpy as np
+import pytest
 import torch
 
 from entrostat.probe.recorder import Recorder
@@ -92,15 +93,18 @@ def test_a_key_without_a_number_at_first_is_explained_with_its_first_number():
     assert (second["mapped"], second["left_out"]) == ({"reward": "reward_mean"}, [])
 
 
-def test_a_loop_that_invents_keys_does_not_fill_the_record():
+@pytest.mark.parametrize(("num_keys", "num_explained", "num_events"), [(1, 20, 20), (100, 1000, 10)])
+def test_a_loop_that_invents_keys_does_not_fill_the_record(num_keys, num_explained, num_events):
     sink = Sink()
     recorder = Recorder(sink)
-    for step in range(300):
-        recorder.log(step, {f"sample_{step}_{n}": 1.0 for n in range(10)})
-    explained = [key for detail in sink.said() for key in detail["unmapped"]]
+    for step in range(30):
+        recorder.log(step, {f"sample_{step}_{n}": 1.0 for n in range(num_keys)})
+    said = sink.said()
+    explained = [key for detail in said for key in detail["unmapped"]]
 
-    assert len(explained) == len(set(explained)) == 1000
-    assert len(sink.names()) == 3000
+    assert len(explained) == len(set(explained)) == num_explained
+    assert len(said) == num_events
+    assert len(sink.names()) == 30 * num_keys  # kept all the same
 
 
 def test_the_training_thread_does_not_look_anything_up():
