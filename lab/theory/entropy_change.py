@@ -152,7 +152,7 @@ def bandits_for_ratios(draw: np.random.Generator, cases: int, theorem: Theorem) 
 def check(draw: np.random.Generator, cases: int) -> list[Finding]:
     """Lemma 1 at eta = 0 by autograd, then for each theorem the ratio at the smallest eta and the order."""
     worst = worst_ratios(draw, cases)  # the first draws, so that the table of ratios can have the same
-    findings = [_lemma(draw, cases)]
+    findings = [_lemma(draw, cases), _baseline(draw, cases)]
     for theorem, ratios in zip(THEOREMS, worst, strict=True):
         findings += [
             Finding(
@@ -189,6 +189,24 @@ def _lemma(draw: np.random.Generator, cases: int) -> Finding:
         "dH/d eta = -Cov(log pi, dz)",
         "Entropy Mechanism Lemma 1",
         "slope of the entropy along a random step by autograd against our covariance. Over max |dz|",
+        cases,
+        float(np.max(errors)),
+        256 * _EPS,
+    )
+
+
+def _baseline(draw: np.random.Generator, cases: int) -> Finding:
+    errors = []
+    for _ in range(cases):
+        given = random_bandit(draw)
+        logp = policy.statistics(given.logits).logp.numpy()
+        plain = covariance.cov_token(policy.tokens(logp, given.advantage))
+        moved = covariance.cov_token(policy.tokens(logp - 3.0, given.advantage + 5.0))
+        errors.append(np.abs(moved - plain).max() / (1 + np.abs(plain).max()))
+    return Finding(
+        "a token's covariance sees no baseline",
+        "Entropy Mechanism Eq. 8",
+        "our tokens' values with a constant added to log-probs and advantages, against those without. Over 1 + max",
         cases,
         float(np.max(errors)),
         256 * _EPS,

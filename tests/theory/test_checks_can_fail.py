@@ -79,6 +79,19 @@ def test_a_wrong_covariance_breaks_the_theorems(monkeypatch, mistake):
     assert broken(entropy_change.check) >= THEOREMS
 
 
+@pytest.mark.parametrize("side", ["logp", "advantage"])
+def test_a_token_covariance_that_is_centred_on_one_side_only_is_seen(monkeypatch, side):
+    """Its mean is right all the same."""
+
+    def half(step):
+        other = {"logp": step.advantage, "advantage": step.logp}[side]
+        return (getattr(step, side) - getattr(step, side).mean()) * other
+
+    monkeypatch.setattr(covariance, "cov_token", half)
+
+    assert broken(entropy_change.check) == {"a token's covariance sees no baseline"}
+
+
 def test_a_signal_that_disagrees_with_its_tokens_is_seen(monkeypatch):
     real = covariance.comoment_of
     monkeypatch.setattr(covariance, "comoment_of", lambda x, y: real(x, -y))

@@ -164,6 +164,20 @@ def test_the_objective_as_printed_has_its_maximum_elsewhere():
     assert min(slopes) > 1e-3
 
 
+def test_the_objective_as_printed_has_no_maximum_once_a_wrong_response_was_sampled():
+    case = partition.random_batch(np.random.default_rng(0))
+    wrong = (case.counts > 0) & ~case.is_right
+    values = []
+    for depth in (0, 100, 1000, 10_000):
+        logits = np.log(case.ref) - depth * wrong
+        logp = logits - np.log(np.exp(logits).sum())
+        gain = (case.counts / case.counts.sum() * case.advantage * logp).sum()
+        values.append(gain - case.beta * (np.exp(logp) * (logp - np.log(case.ref))).sum())
+
+    assert np.diff(values).min() > 0
+    assert values[-1] > 100 * abs(values[0])
+
+
 # 4. CaSP Prop. 3 and Lemma 2
 
 
