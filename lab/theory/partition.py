@@ -2,9 +2,9 @@
 
 K modes of one prompt, G responses drawn from the reference policy, advantages normalised in the group.
 
-**Decision**: the objective that Eq. 3 prints has log pi in its first term. With a wrong sample it has no maximum (A log pi
-grows without end as pi goes to 0), and Thm 2.2's closed form is not stationary (the proof's derivative of the KL by
-log pi drops a factor pi). The closed form is the maximiser with pi in the place of log pi, as in Eq. 1,
+**Decision**: the objective that Eq. 3 prints has log pi in its first term. With a wrong sample it has no maximum (A
+log pi grows without end as pi goes to 0), and Thm 2.2's closed form is not stationary (the proof's derivative of the KL
+by log pi drops a factor pi). The closed form is the maximiser with pi in the place of log pi, as in Eq. 1,
 ``sum_i pi_i N_i A_i / G - beta KL(pi || ref)``: that is what we check.
 **Decision**: Thm 2.3 has its bound with the smallest probability of a right sampled mode minus the largest of a wrong
 one. The proof passes through the means over samples, which is tighter and what ``z_bound`` reports; both are checked.
