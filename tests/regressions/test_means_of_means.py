@@ -1,7 +1,5 @@
 """Ranks with different numbers of tokens, from the loop through the spool and the store to the view ``step``."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -9,11 +7,10 @@ from reference import signals_oracle as oracle
 from support.padded import NO_SERVER
 from support.spool import spooled, values_of
 from support.steps import random_step
+from support.stored import stored
 
 import entrostat
 from entrostat.storage.store import Store
-from entrostat.wire import codec
-from entrostat.wire.messages import StreamOpen
 
 SESSION = "0" * 31 + "1"
 
@@ -31,16 +28,6 @@ def tensors(step):
         "groups": torch.tensor([r["prompt"] for r in step]),
         "rewards": torch.tensor([r["reward"] for r in step], dtype=torch.float64),
     }  # fmt: skip
-
-
-def stored(folder, store):
-    """Everything spooled under ``folder``, sent to ``store``."""
-    for opening in folder.glob("*/*/open.json"):
-        stream = opening.parent.name
-        store.open_stream(stream, StreamOpen.model_validate(json.loads(opening.read_text())))
-        for batch in sorted(opening.parent.glob("*.batch")):
-            body = batch.read_bytes()
-            store.add_batch(stream, int(batch.stem), codec.decode(body), len(body)).result(30)
 
 
 @pytest.fixture(scope="module")
