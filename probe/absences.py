@@ -13,8 +13,9 @@ _MISSING: dict[Need, str] = {
     "candidates": "the candidates were not measured: no hidden states or logits were at hand",
     "sum of squares": "sum p^2 is known only for a sample of tokens, or not at all",
     "hidden states": "no hidden states were at hand",
-    "text": "no tokenizer was given",
-    "answers": "no answers were read from texts: no tokenizer was given",
+    "text": "texts were not read: no tokenizer was at hand",
+    "prompt texts": "the prompts' tokens were not given",
+    "answers": "no answers were read from texts",
 }
 
 
@@ -39,6 +40,9 @@ def inputs(step: StepData, rollouts: list[Rollout]) -> frozenset[Need]:
         "candidates": step.candidates is not None,
         "sum of squares": step.sum_p2 is not None,
         "hidden states": step.hidden_norm is not None,
+        "text": step.reading is not None,
+        "prompt texts": step.prompt_ids is not None,
+        "answers": step.reading is not None,
     }
     return frozenset(need for need, is_there in has.items() if is_there)
 

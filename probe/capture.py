@@ -30,6 +30,7 @@ class Observed:
         prompt: [B] int64, the same number for responses to the same prompt.
         reward: [B].
         truncated: [B] bool.
+        prompt_ids: [B, P] tokens of the prompts, padded with anything that decodes to no letter or is negative.
     """
 
     logp: Tensor
@@ -44,6 +45,7 @@ class Observed:
     prompt: Tensor | None = None
     reward: Tensor | None = None
     truncated: Tensor | None = None
+    prompt_ids: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

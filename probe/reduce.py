@@ -1,7 +1,8 @@
 """A step's captures into its tables: what the background thread does for a step."""
 
+import logging
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
@@ -19,8 +20,11 @@ from entrostat.probe.rows import (
 )
 from entrostat.probe.signals import Parts, signals_of
 from entrostat.probe.step import StepData, gather
+from entrostat.probe.text.reader import Reader
 from entrostat.wire.mergeable import Part
 from entrostat.wire.signals import Need
+
+log = logging.getLogger("entrostat")
 
 Tables = dict[str, pa.Table]
 
@@ -33,11 +37,13 @@ class Reducer:
         settings: what the signals' definitions depend on.
         num_candidates: how many candidates a token row keeps.
         says_absences: whether an event tells which signals are absent and why; one rank's is enough.
+        reader: reads the responses' texts, where there is a tokenizer.
     """
 
     settings: Settings = field(default_factory=Settings)
     num_candidates: int = 3
     says_absences: bool = True
+    reader: Reader | None = None
     _known_inputs: set[frozenset[Need]] = field(default_factory=set)
     _said: set[tuple[str, str]] = field(default_factory=set)
 
@@ -57,12 +63,29 @@ class Reducer:
         if rollouts is None:
             has_rewards = data.reward is not None and data.prompt is not None
             rollouts = [Rollout(data.reward, data.prompt)] if has_rewards else []  # type: ignore[arg-type]
+        data, events = self._read(step, data)
         tables = self._tables(step, data)
         found = signals_of(data, rollouts, self.settings)
         if self.says_absences and (event := self._absent(step, data, rollouts)) is not None:
-            tables["event"] = event
+            events.append(event)
+        if events:
+            tables["event"] = pa.concat_tables(events)
         cost = {"reduce_ms": Part("max", ((time.perf_counter() - began) * 1e3,))}
         return {"step_metric": metric_rows(step, found | more | cost)} | tables
+
+    def _read(self, step: int, data: StepData) -> tuple[StepData, list[pa.Table]]:
+        """The step with what its texts say. A tokenizer that fails costs the step its texts, not its other signals."""
+        if self.reader is None:
+            return data, []
+        try:
+            return replace(data, reading=self.reader.read(data)), []
+        except Exception as error:  # a tokenizer may be anything with a decode of its own
+            message = f"reading texts failed: {type(error).__name__}: {error}"
+            if ("warning", message) in self._said:
+                return data, []
+            self._said.add(("warning", message))
+            log.warning("%s (training goes on)", message, exc_info=True)
+            return data, [event_rows("warning", message, step)]
 
     def _tables(self, step: int, data: StepData) -> Tables:
         tables = {

@@ -1,6 +1,5 @@
 """A step's data as the tables of the wire."""
 
-import hashlib
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -9,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from entrostat.probe.hashes import hash63
 from entrostat.probe.selection import NUM_REASONS, reason_name
 from entrostat.probe.signals.covariance import cov_token
 from entrostat.probe.signals.entropy import curves
@@ -16,6 +16,7 @@ from entrostat.probe.signals.scope import scope_token
 from entrostat.probe.step import Ints, StepData
 from entrostat.wire.bins import histogram_of
 from entrostat.wire.cells import cells_of
+from entrostat.wire.declared.text import CATEGORIES
 from entrostat.wire.mergeable import Part
 from entrostat.wire.tables import CELL, EVENT, HISTOGRAM, PROFILE, SEQUENCE, STEP_METRIC, TOKEN
 
@@ -96,6 +97,13 @@ def sequence_rows(step: int, data: StepData) -> pa.Table:
         "ppl": np.exp(-logp),
         "completion": completion_hashes(data),
     }
+    if data.reading is not None:
+        columns |= {
+            "answer": pa.array(data.reading.answer, pa.int64()),
+            "format_violation": data.reading.format_violation,
+            "language_mixing": data.reading.language_mixing,
+            "repetition": data.reading.repetition,
+        }
     kept = {name: value[has_tokens] if isinstance(value, np.ndarray) else value for name, value in columns.items()}
     kept = {
         name: value.filter(pa.array(has_tokens)) if isinstance(value, pa.Array) else value
@@ -109,12 +117,8 @@ def completion_hashes(data: StepData) -> Ints:
     ids = data.token_id.astype("<i8")
     ends = np.cumsum(data.length)
     return np.array(
-        [_hash(ids[end - n : end].tobytes()) for n, end in zip(data.length, ends, strict=True)], dtype=np.int64
+        [hash63(ids[end - n : end].tobytes()) for n, end in zip(data.length, ends, strict=True)], dtype=np.int64
     )
-
-
-def _hash(content: bytes) -> int:
-    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little") >> 1
 
 
 _REASONS = np.array([reason_name(bits) for bits in range(NUM_REASONS)], dtype=object)
@@ -147,7 +151,21 @@ def token_rows(step: int, data: StepData, num_candidates: int) -> pa.Table:
         "reason": _REASONS[kept.reason[order]],
         "prob": kept.prob[order],
     }
-    return _table(TOKEN, columns | _candidate_columns(data, token, num_candidates), token.size)
+    columns |= _text_columns(data, token, order) | _candidate_columns(data, token, num_candidates)
+    return _table(TOKEN, columns, token.size)
+
+
+_CATEGORIES = np.array(CATEGORIES, dtype=object)
+
+
+def _text_columns(data: StepData, token: Ints, order: Ints) -> dict[str, Any]:
+    if data.reading is None:
+        return {}
+    text = data.reading.kept_text
+    return {
+        "category": _CATEGORIES[data.reading.category[token]],
+        "text": None if text is None else [text[i] for i in order],
+    }
 
 
 def _candidate_columns(data: StepData, token: np.ndarray, num_candidates: int) -> dict[str, Any]:

@@ -12,6 +12,8 @@ from entrostat.probe.selection import UNIFORM
 Floats = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 Ints = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 Bools = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+Kinds = np.ndarray[tuple[int, ...], np.dtype[np.int8]]
+"""Index into ``CATEGORIES`` of ``wire/declared/text.py``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +47,32 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
+class Reading:
+    """What the texts of a step's responses say; made by ``probe/text/reader.py``.
+
+    Per response [B]: ``format_violation``, ``repetition``, ``language_mixing`` (None without the prompts' tokens),
+    ``answer`` (hash of the last answer, None where there is none). Per token [N]: ``category``. Per kept token [K]:
+    ``kept_text`` (None unless the run keeps texts).
+    """
+
+    format_violation: Bools
+    language_mixing: Bools | None
+    repetition: Bools
+    answer: list[int | None]
+    category: Kinds
+    kept_text: list[str] | None
+
+
+@dataclass(frozen=True, slots=True)
 class StepData:
     """N valid tokens of B responses. Optional fields are None where the trainer does not have them.
 
     Per token [N]: ``seq`` (index of the response), ``pos``, ``token_id``, ``logp``, ``entropy``, ``advantage``,
     ``log_ratio``, ``is_top1``, ``sum_p2``, ``hidden_norm``. Per response [B]: ``length`` (valid tokens), ``prompt``,
     ``reward``, ``response_advantage`` (before shaping: its first token's), ``truncated``, ``response_log_ratio`` (where
-    the trainer's ratio is per response). ``num_invalid``: tokens left out because a value was NaN or infinite.
+    the trainer's ratio is per response), ``prompt_ids`` ([B] object: an array of ids each, padding included).
+    ``num_invalid``: tokens left out because a value was NaN or infinite. ``reading``: what the texts say, where there
+    is a tokenizer.
     """
 
     seq: Ints
@@ -70,9 +91,11 @@ class StepData:
     response_advantage: Floats | None
     truncated: Bools | None
     response_log_ratio: Floats | None
+    prompt_ids: np.ndarray | None
     candidates: Candidates | None
     kept: Kept
     num_invalid: int
+    reading: Reading | None = None
 
     @property
     def num_responses(self) -> int:
@@ -115,7 +138,8 @@ def gather(captures: Sequence[Capture]) -> StepData:
     )
 
 
-_COLUMNS = tuple(name for name in StepData.__dataclass_fields__ if name not in ("candidates", "kept", "num_invalid"))
+_NOT_COLUMNS = {"candidates", "kept", "num_invalid", "reading"}
+_COLUMNS = tuple(name for name in StepData.__dataclass_fields__ if name not in _NOT_COLUMNS)
 
 
 def _numpy(tensor: torch.Tensor) -> np.ndarray:
@@ -173,6 +197,11 @@ def _optional(
     for name in ("prompt", "reward", "truncated"):
         if name in raw:
             found[name] = raw[name]
+    if "prompt_ids" in raw:
+        # An object each: micro-batches are padded to different lengths.
+        found["prompt_ids"] = np.empty(shape[0], object)
+        for row, ids in enumerate(raw["prompt_ids"]):
+            found["prompt_ids"][row] = ids
     if "truncated" in found:
         found["truncated"] = found["truncated"].astype(bool)
     if "is_top1" in found:

@@ -71,8 +71,10 @@ def attach(
     baseline_steps: int | None = None,
     correct_at: float | None = None,
     without: Collection[str] | None = None,
+    answer_pattern: str | None = None,
+    keep_text: bool | None = None,
 ) -> Handle:
-    """Watch ``trainer`` from now on. Its loss and gradients stay the same to the bit.
+    r"""Watch ``trainer`` from now on. Its loss and gradients stay the same to the bit.
 
     Args:
         trainer: TRL's ``GRPOTrainer`` or ``RLOOTrainer``.
@@ -86,7 +88,14 @@ def attach(
         keep_candidates: candidates kept in token rows, 3 by default.
         baseline_steps: the first steps, which d_collapse is measured against, 5 by default.
         correct_at: a response is right when its total reward is at least this, 1.0 by default.
-        without: families of signals to switch off, of ``entrostat signals``: without ``candidates`` none are measured.
+        without: families of signals to switch off, of ``entrostat signals``: without ``candidates`` none are measured,
+            without ``text`` responses are not read.
+        answer_pattern: a regular expression whose matches in a response are its answers: their group ``answer``, else
+            their first group, else all of them. ``\boxed{...}`` by default. Of an answer only a hash is sent.
+        keep_text: send each token row's text too; off by default. Prompts are never sent; the token ids of responses
+            always are, and whoever has the tokenizer can read them: with ``tokens="all"`` whole responses, else the
+            rows kept. This makes them readable to everyone who may query the server. ``probe/README.md`` lists what
+            leaves the machine.
 
     Returns:
         A handle with ``run_id``, ``url``, ``desired`` and ``detach()``.
@@ -109,6 +118,8 @@ def attach(
         baseline_steps=baseline_steps,
         correct_at=correct_at,
         without=without,
+        answer_pattern=answer_pattern,
+        keep_text=keep_text,
     )
     if not any(base.__name__ in _POLICY_TRAINERS for base in type(trainer).__mro__):
         raise AttachError(

@@ -57,6 +57,9 @@ class StepBoundary(TrainerCallback):  # type: ignore[misc]  # transformers is no
             {"head": "trainer", "temperature": trainer.temperature},
         )
         self.tap.session = self.session
+        if "text" not in self.options.without:
+            with self.session.guarded("copying the tokenizer"):
+                self.session.read_texts(self.tap.texts())
         self.session.recorder.metric_record.dialect = "trl"
         self.session.recorder.begin_step()
 

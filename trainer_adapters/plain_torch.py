@@ -22,6 +22,7 @@ from entrostat.interventions.policy_loss import Aggregation, policy_loss
 from entrostat.interventions.transform import Transform
 from entrostat.probe.capture import Observed, capture
 from entrostat.probe.definitions import Settings
+from entrostat.probe.text.decode import texts_of
 from entrostat.probe.token_stats import TokenStats, from_hidden, from_logits
 from entrostat.trainer_adapters import run_info
 from entrostat.trainer_adapters.session import Place, Session, from_environment
@@ -60,11 +61,14 @@ class Probe:
         eps_low: lower clip range, for the clip fractions and ``policy_loss``.
         eps_high: upper clip range.
         config: your settings, plain JSON values, kept with the run.
-        **options: url, token, directory, tags, tokens, candidates, keep_candidates, baseline_steps, correct_at and
-            without, as in ``entrostat.attach``.
+        tokenizer: for the signals that read texts: of transformers (it is copied), or a function from a list of token
+            ids to text, which is called on another thread. None: those signals are absent.
+        **options: url, token, directory, tags, tokens, candidates, keep_candidates, baseline_steps, correct_at,
+            without, answer_pattern and keep_text, as in ``entrostat.attach``.
 
     Raises:
         ValueError: an option out of range, or several ranks without a common ``session_id``.
+        TypeError: ``tokenizer`` is neither a tokenizer nor a function.
     """
 
     def __init__(
@@ -79,11 +83,13 @@ class Probe:
         eps_low: float = 0.2,
         eps_high: float = 0.2,
         config: Mapping[str, Any] | None = None,
+        tokenizer: Any = None,
         **options: Any,
     ) -> None:
         if world_size > 1 and (session_id is None or run is None):
             raise ValueError("with several ranks give all of them the same run and session_id (32 hex digits)")
         chosen = from_environment(run=run, **options)
+        texts = None if tokenizer is None else texts_of(tokenizer)
         place = Place(
             run_id=chosen.run or run_info.new_run_id("loop"),
             session_id=session_id or run_info.new_id(),
@@ -96,6 +102,8 @@ class Probe:
             chosen, place, "entrostat.Probe", run_info.plain(config or {}), definitions, {"head": "entrostat"}
         )
         self.session.recorder.rewards_from_responses = True
+        if texts is not None:
+            self.session.read_texts(texts)
         self._rank = rank
         self._generators: dict[torch.device, torch.Generator] = {}
         self._last_step = resume_step or 0
@@ -125,6 +133,7 @@ class Probe:
         groups: Tensor | None = None,
         rewards: Tensor | None = None,
         truncated: Tensor | None = None,
+        prompt_ids: Tensor | None = None,
         temperature: float = 1.0,
         softcap: float | None = None,
         logit_scale: float | None = None,
@@ -144,6 +153,8 @@ class Probe:
             groups: [B] the same number for responses to the same prompt.
             rewards: [B] total reward of each response.
             truncated: [B] bool, cut at the length limit.
+            prompt_ids: [B, P] tokens of the prompts, padded with a negative number or anything that is no letter; for
+                ``language_mixing_rate``, and not sent.
             temperature: the sampling temperature: signals describe the policy that samples.
             softcap: of the model's head.
             logit_scale: of the model's head.
@@ -182,6 +193,7 @@ class Probe:
                 prompt=groups,
                 reward=rewards,
                 truncated=truncated,
+                prompt_ids=prompt_ids if self.session.reads_texts else None,
             )
             self._record(stats, seen, micro_batches)
         return Seen(stats, mask, advantages)

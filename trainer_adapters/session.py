@@ -13,6 +13,9 @@ from typing import Any, Literal
 from entrostat.probe.definitions import Settings
 from entrostat.probe.recorder import Recorder
 from entrostat.probe.reduce import Reducer
+from entrostat.probe.text.decode import Texts
+from entrostat.probe.text.quality import AnswerFinder
+from entrostat.probe.text.reader import Reader
 from entrostat.trainer_adapters import run_info
 from entrostat.wire.messages import DesiredState, StreamOpen
 from entrostat.wire.sender import Sender
@@ -43,6 +46,8 @@ class Options:
     baseline_steps: int = 5
     correct_at: float = 1.0
     without: frozenset[str] = frozenset()
+    answer_pattern: str | None = None
+    keep_text: bool = False
 
     def __post_init__(self) -> None:
         if self.tokens != "all" and (not isinstance(self.tokens, int) or self.tokens < 0):
@@ -53,7 +58,7 @@ class Options:
             raise ValueError(
                 f"baseline_steps={self.baseline_steps}: the baseline of d_collapse needs at least one step"
             )
-
+        AnswerFinder(self.answer_pattern)  # says what is wrong with a pattern
         if unknown := self.without - _OPTIONAL:
             raise ValueError(
                 f"without={sorted(unknown)}: the families that can be switched off are {sorted(_OPTIONAL)}"
@@ -142,6 +147,17 @@ class Session:
         """What the server wants to be on, as of its last answer."""
         return self.sender.desired
 
+    def read_texts(self, texts: Texts) -> None:
+        """Read the responses' texts from now on; nothing where the family is switched off."""
+        if "text" not in self.definitions.without:
+            answers = AnswerFinder(self.options.answer_pattern)
+            self.recorder.reducer.reader = Reader(texts, answers, self.options.keep_text)
+
+    @property
+    def reads_texts(self) -> bool:
+        """Whether texts are read, so that the prompts' tokens are of use."""
+        return self.recorder.reducer.reader is not None
+
     @contextlib.contextmanager
     def guarded(self, doing: str) -> Iterator[None]:
         """Whatever goes wrong inside is ours, not the run's: said once, recorded, never raised."""
@@ -181,6 +197,8 @@ def _opening(
         "keep_candidates": options.keep_candidates,
         "baseline_steps": options.baseline_steps,
         "without": sorted(options.without),
+        "answer_pattern": options.answer_pattern,
+        "keep_text": options.keep_text,
         "correct_at": definitions.correct_at,
         "group_size": definitions.group_size,
         "eps_low": definitions.eps_low,

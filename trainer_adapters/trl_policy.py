@@ -23,6 +23,7 @@ from torch import Tensor
 
 from entrostat.probe.capture import Observed, capture
 from entrostat.probe.definitions import Rollout, Settings
+from entrostat.probe.text.decode import Texts, texts_of
 from entrostat.probe.token_stats import TokenStats, from_hidden
 from entrostat.trainer_adapters.session import Session
 from entrostat.wire.errors import AttachError
@@ -196,6 +197,7 @@ class PolicyTap:
             prompt=inputs.get(_PROMPT),
             reward=inputs.get(_REWARD),
             truncated=inputs.get(_TRUNCATED),
+            prompt_ids=inputs.get("prompt_ids") if self.session.reads_texts else None,
         )
         budget = options.budget
         if budget is not None:
@@ -275,6 +277,13 @@ class PolicyTap:
             self._generator = torch.Generator(device=device)
             self._generator.manual_seed(self.trainer.accelerator.process_index)
         return self._generator
+
+    def texts(self) -> Texts:
+        """Of a copy of the trainer's tokenizer."""
+        from transformers import ProcessorMixin
+
+        processing = self.trainer.processing_class
+        return texts_of(processing.tokenizer if isinstance(processing, ProcessorMixin) else processing)
 
     def definitions(self, correct_at: float) -> Settings:
         """What the signals' definitions take from this trainer's settings."""

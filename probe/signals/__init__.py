@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from entrostat.probe.definitions import Rollout, Settings
-from entrostat.probe.signals import candidates, covariance, entropy, groups, lengths, perplexity, ratio, scope
+from entrostat.probe.signals import candidates, covariance, entropy, groups, lengths, perplexity, ratio, scope, text
 from entrostat.probe.step import StepData
 from entrostat.wire.mergeable import Part
 from entrostat.wire.signals import BY_NAME
@@ -22,6 +22,7 @@ MAKERS: dict[str, tuple[Family, ...]] = {
     "groups": (groups.advantage_parts,),
     "policy": (ratio.parts,),
     "length": (lengths.parts,),
+    "text": (text.parts,),
     "cost": (lengths.counts,),
 }
 """Family of ``wire/signals.py`` -> what makes its signals from a step."""

@@ -9,12 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import signals_oracle as oracle
 from support.steps import CANDIDATES, captured, random_step
+from support.texts import spell
 
 from entrostat.probe.definitions import Rollout, Settings
 from entrostat.probe.signals import MAKERS, signals_of
 from entrostat.probe.signals.entropy import curves
 from entrostat.probe.signals.groups import complete_groups, pass_at_k
 from entrostat.probe.step import gather
+from entrostat.probe.text.decode import texts_of
+from entrostat.probe.text.reader import Reader
 from entrostat.wire.signals import BY_NAME, FAMILY_OF
 
 DEFINITIONS = Settings(group_size=4, eps_low=0.2, eps_high=0.28)
@@ -162,6 +165,7 @@ def test_expected_distinct_lies_between_its_bounds():
 
 def test_a_switched_off_family_makes_nothing():
     step = gather([captured(random_step(0))])
+    step = replace(step, reading=Reader(texts_of(spell)).read(step))
     everything = set(signals_of(step, [], DEFINITIONS))
 
     for family in MAKERS:

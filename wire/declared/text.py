@@ -22,7 +22,7 @@ SIGNALS = (
         "Share of responses with a Chinese, Japanese or Korean character where the prompt has none.",
         "mean",
         "Exchange App. B",
-        ("text",),
+        ("text", "prompt texts"),
         "down",
         "quality",
     ),
