@@ -29,7 +29,8 @@ SIGNALS = (
     Signal(
         "repetition_rate",
         "share",
-        "Share of responses in which a run of words comes again and again.",
+        "Share of responses in which a run of words comes again and again: of some 64 words in a row, at least half "
+        "end a run of 4 words that was there twice before.",
         "mean",
         "Exchange App. B",
         ("text",),
@@ -40,7 +41,7 @@ SIGNALS = (
         Signal(
             f"share_{category}",
             "share",
-            f"Share of tokens in the category {category}.",
+            f"Share of tokens in the category {category}, judged by the token's own text.",
             "mean",
             "Exchange App. C",
             ("text",),
