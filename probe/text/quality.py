@@ -27,10 +27,10 @@ _CJK = re.compile(
     "\u1100-\u11ff\u3130-\u318f\ua960-\ua97f\uac00-\ud7ff"  # Hangul
     "]"
 )
-# Scripts that put no space between words: Thai to Tibetan, Burmese, Khmer, kana, Han. Elsewhere a word; a very long one
-# counts as several, and so does a long row of one sign.
+# Scripts that put no space between words: Thai to Tibetan, Burmese, Khmer, kana, Han. At most 16 characters: a thousand
+# letters or signs in a row are a loop too.
 _UNSPACED = "\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
-_WORD = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]{{1,16}}|([^\w\s])\1{{0,15}}")
+_WORD = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]{{1,16}}|[^\w\s]{{1,16}}")
 
 _WRAPPED = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\{([^{}]*)\}")
 _UNSEEN = re.compile(r"\\(?:left|right)(?![A-Za-z])|\\[,;:! ]|\s+")
@@ -109,8 +109,8 @@ def has_cjk(text: str) -> bool:
 
 
 def words_of(text: str) -> list[str]:
-    """The words and signs in the text; a letter is a word in scripts that put no spaces (Chinese, Thai and others)."""
-    return [match[0] for match in _WORD.finditer(text)]
+    """The words of the text; signs in a row are one, and so is each letter of a script without spaces."""
+    return _WORD.findall(text)
 
 
 def is_repetitive(text: str) -> bool:
@@ -121,6 +121,9 @@ def is_repetitive(text: str) -> bool:
     begin well and end in a loop. Under 32 words nothing can be repetitive.
     """
     words = words_of(text)
+    num_runs = max(len(words) - REPEATED_WORDS + 1, 0)
+    if 2 * (num_runs - len(set(_runs(words)))) < STRETCH:  # most responses: too few runs come twice
+        return False
     again = _comes_again(words)
     in_stretch = 0
     for i, is_again in enumerate(again):
@@ -130,11 +133,15 @@ def is_repetitive(text: str) -> bool:
     return False
 
 
+def _runs(words: list[str]) -> Iterable[tuple[str, ...]]:
+    return zip(*(words[i:] for i in range(REPEATED_WORDS)), strict=False)
+
+
 def _comes_again(words: list[str]) -> list[bool]:
-    """For each word but the first three: whether the run of 4 words that it ends was there twice before."""
+    """For each run of words: whether it was there twice before."""
     seen: dict[tuple[str, ...], int] = {}
     again = []
-    for run in zip(*(words[i:] for i in range(REPEATED_WORDS)), strict=False):
+    for run in _runs(words):
         times = seen[run] = seen.get(run, 0) + 1
         again.append(times > 2)
     return again
