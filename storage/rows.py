@@ -74,7 +74,7 @@ def insert_rows(cursor: duckdb.DuckDBPyConnection, batches: Sequence[Batch], dec
 
     Args:
         decimals: to which the floats of token and sequence rows are rounded; None keeps them as they came. Rounded
-            floats take a third less room (``storage.md``).
+            floats take a third less room (``storage.md``). What the views derive signals from is not rounded.
     """
     for wire_name, table in schema.ROW_TABLES.items():
         parts = [_with_keys(b, b.tables[wire_name], table) for b in batches if wire_name in b.tables]
@@ -91,16 +91,22 @@ def insert_rows(cursor: duckdb.DuckDBPyConnection, batches: Sequence[Batch], dec
 
 def _insert_sql(wire_name: str, table: schema.Table, decimals: int | None) -> str:
     kinds = {field.name: field.type for field in TABLES[wire_name]}
-    picked = [_stored(c.name, kinds.get(c.name), decimals) for c in table.columns]
+    exact = _EXACT.get(wire_name, ())
+    picked = [_stored(c.name, kinds.get(c.name), decimals, exact) for c in table.columns]
     order = ", ".join(f'"{name}"' for name in table.sort)
     return f"insert into raw.{table.name} select {', '.join(picked)} from _rows order by {order}"
 
 
-_EXACT = ("prob",)  # weights of rows: 1 / prob must stay what the sampler meant, small as it may be
+_EXACT = {
+    # Weights of rows: 1 / prob must stay what the sampler meant, small as it may be.
+    "token": ("prob",),
+    # The signals of prompts' groups are made from these, and responses are few.
+    "sequence": ("mean_logp", "advantage", "reward"),
+}
 
 
-def _stored(name: str, kind: pa.DataType | None, decimals: int | None) -> str:
-    if decimals is None or name in _EXACT:
+def _stored(name: str, kind: pa.DataType | None, decimals: int | None, exact: Sequence[str]) -> str:
+    if decimals is None or name in exact:
         return f'"{name}"'
     if kind == pa.float32():
         return f'round("{name}", {int(decimals)})::float as "{name}"'

@@ -5,6 +5,7 @@ from typing import Any
 import duckdb
 import numpy as np
 
+from entrostat.storage.derived import metrics_of
 from entrostat.storage.runs import key_of
 from entrostat.wire.bins import edges_of
 from entrostat.wire.errors import NotFound
@@ -12,10 +13,7 @@ from entrostat.wire.signals import HISTOGRAMS
 
 _SPAN = "select min(step), max(step) from raw.{table} where run = $run and {names} and step between $first and $last"
 _SERIES = """
-with chosen as materialized (
-    select step, name, value, se, received from step_metric
-    where run = $run_id and name in ({names}) and step between $first and $last
-), clock as (
+with chosen as materialized ({chosen}), clock as (
     select step, coalesce(max(value) filter (where name = 'wall_time_s'), max(epoch(received))) as time
     from chosen group by step
 )
@@ -30,6 +28,7 @@ select (step - $origin) // $bucket as place, min(step) as step, bin, sum(count):
 from histogram where run = $run_id and name = $name and step between $first and $last
 group by all order by place, bin
 """
+_WINDOW = "run = $run_id and step between $first and $last"
 _NO_STEP = 2**31 - 1
 
 
@@ -61,7 +60,7 @@ def series(
     # Names as single parameters: only a plain IN list reaches through the view into the scan.
     asked = {f"name_{i}": name for i, name in enumerate(dict.fromkeys([*names, "wall_time_s"]))}
     rows = cursor.sql(
-        _SERIES.format(names=", ".join(f"${key}" for key in asked)),
+        _SERIES.format(chosen=metrics_of(asked.values(), _WINDOW).format(names=", ".join(f"${key}" for key in asked))),
         params={"run_id": run_id, "first": low, "last": high, "origin": low, "bucket": bucket, **asked},
     ).to_arrow_table()
     by_name: dict[str, dict[str, list[float]]] = {}

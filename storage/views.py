@@ -1,7 +1,7 @@
 """The views people query: stable names, a comment on every column. They add up the ranks at read.
 
-The laws of merging are those of ``wire/mergeable.py``; a test holds the two to each other.
-Rows that a resumed session superseded are kept in the tables and hidden here.
+``merged.py`` adds parts up, ``derived.py`` makes the signals that need all ranks' rows, ``responses.py`` and
+``token_lists.py`` the views of prompts and tokens.
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,8 @@ from typing import Any
 
 import duckdb
 
-from entrostat.storage import schema
+from entrostat.storage import derived, responses, schema, token_lists
+from entrostat.storage.merged import CORE_METRIC, JOIN, MERGED_METRIC, STEP_RANKS, VALID
 from entrostat.wire.signals import SIGNALS
 from entrostat.wire.tables import SEQUENCE, TOKEN, meaning_of
 
@@ -31,83 +32,6 @@ has to read histograms; ``d_collapse`` is made of it."""
 _RUN = {"run": "Name of the run."}
 _STEP = {"step": "Optimizer step, as the trainer counts."}
 _RANK = {"process_rank": "Rank of the process that sent it.", "producer": "trainer, rollout, or a user's own name."}
-_VALID = "(s.valid_to_step is null or t.step is null or t.step <= s.valid_to_step)"
-# Both keys are in the condition so that the filter on a run's name reaches the row groups by either.
-_JOIN = "join raw.stream s on t.stream = s.stream and t.run = s.run"
-
-# A rank's own parts of a `last`: what it said last. Ranks first, then batches from the newest.
-_LAST_KEY = "(s.rank::bigint << 48) - (t.batch_seq::bigint << 16) - least(t.line, 65535)"
-_ADD_STD = """lambda a, b: case when a[1] + b[1] = 0 then [0.0, 0.0, 0.0]::double[] else [
-    a[1] + b[1],
-    a[2] + (b[2] - a[2]) * b[1] / (a[1] + b[1]),
-    a[3] + b[3] + (b[2] - a[2]) ** 2 * a[1] * b[1] / (a[1] + b[1])]::double[] end"""
-_ADD_COMOMENT = """lambda a, b: case when a[1] + b[1] = 0 then [0.0, 0.0, 0.0, 0.0]::double[] else [
-    a[1] + b[1],
-    a[2] + (b[2] - a[2]) * (b[1] / (a[1] + b[1])),
-    a[3] + (b[3] - a[3]) * (b[1] / (a[1] + b[1])),
-    a[4] + b[4] + (b[2] - a[2]) * (b[3] - a[3]) * a[1] * (b[1] / (a[1] + b[1]))]::double[] end"""
-
-# A bit a rank, because counting distinct streams took a third of the whole query. Ranks from 126 up share the last
-# bit; there, the number of parts decides.
-_COMPLETE = """bit_count(bit_or(1::hugeint << least(s.rank, 126))) >= least(max(s.world_size), 127)
-        and count(*) >= max(s.world_size)"""
-_FROM = f"from raw.step_part t {_JOIN} where {_VALID}"
-
-MERGED_METRIC = f"""
-select run, step, name,
-    case merge when 'sum' then sum_1 when 'max' then largest else case when sum_1 != 0 then sum_2 / sum_1 end end
-        as value,
-    case when merge = 'estimate' and sum_1 != 0 then sqrt(greatest(sum_3, 0.0)) / sum_1 end as se,
-    num_parts, complete, received
-from (
-    select s.run_id as run, t.step, t.name, t.merge, count(*) as num_parts, {_COMPLETE} as complete,
-        max(t.received) as received,
-        sum(t.state[1]) as sum_1, sum(t.state[2]) as sum_2, sum(t.state[3]) as sum_3, max(t.state[1]) as largest
-    {_FROM} and t.merge in ('mean', 'estimate', 'sum', 'max')
-    group by s.run_id, t.step, t.name, t.merge
-)
-union all by name
-select s.run_id as run, t.step, t.name, arg_min(t.state[1], {_LAST_KEY}) as value, null::double as se,
-    count(*) as num_parts, {_COMPLETE} as complete, max(t.received) as received
-{_FROM} and t.merge = 'last'
-group by s.run_id, t.step, t.name
-union all by name
-select run, step, name,
-    case merge
-        when 'std' then case when state[1] > 1 then sqrt(greatest(state[3], 0.0) / (state[1] - 1)) end
-        else case when state[1] != 0 then state[4] / state[1] end
-    end as value,
-    null::double as se, num_parts, complete, received
-from (
-    select run, step, name, merge, num_parts, complete, received,
-        case merge when 'std' then list_reduce(states, {_ADD_STD})
-            else list_reduce(states, {_ADD_COMOMENT}) end as state
-    from (
-        select s.run_id as run, t.step, t.name, t.merge, count(*) as num_parts, {_COMPLETE} as complete,
-            max(t.received) as received, list(t.state order by s.rank, t.batch_seq, t.line) as states
-        {_FROM} and t.merge in ('std', 'comoment')
-        group by s.run_id, t.step, t.name, t.merge
-    )
-)
-"""
-"""The body of ``raw.merged_metric``: a view of its own rather than a common table expression, because filters on the
-run and the name reach through a view into the table, and not always into an expression used twice. A branch for each
-kind of rule: ordered lists for the few pairwise rules made all the others three times slower."""
-
-_STEP_METRIC = """
-select run, step, name, value, se, num_parts, complete, received from raw.merged_metric
-union all by name
-select run, step, 'd_entropy' as name, later - value as value, null::double as se, num_parts, complete, received
-from (
-    select run, step, value, num_parts, complete, received, lead(value) over (partition by run order by step) as later
-    from raw.merged_metric where name = 'entropy_mean'
-) where later is not null and value is not null
-union all by name
-select m.run, m.step, 'd_collapse' as name, 1 - m.value / b.rate as value, null::double as se,
-    m.num_parts, m.complete, m.received
-from raw.merged_metric m join raw.run r on r.run_id = m.run join raw.baseline b on b.run = r.run
-where m.name = 'forking_rate'
-"""
 
 _RUN_VIEW = """
 select r.run_id as run, r.created, b.last_seen, b.last_step, r.trainer, r.host, r.git_commit, r.world_size,
@@ -131,15 +55,37 @@ def _meanings(table: schema.Table, *names: str) -> dict[str, str]:
     return {name: by_name[name] for name in names or by_name}
 
 
+_STEP_RANKS = {
+    "num_ranks": "Ranks of the trainer that have sent something of the step.",
+    "world_size": "Ranks of the session that the step is of.",
+    "is_complete": "Whether all of them have: a sum over the ranks that are there is not the step's.",
+}
+
+
 def _step_view_columns() -> dict[str, str]:
-    return {s.name: f"{s.meaning} Unit: {s.unit}." for s in SIGNALS}
+    return _STEP_RANKS | {s.name: f"{s.meaning} Unit: {s.unit}." for s in SIGNALS}
 
 
 def _step_view_sql() -> str:
+    """Parts turned into columns, and each family of derived signals joined once."""
+    made = {name: family.view for family in derived.FAMILIES for name in family.signals}
+    sent = [s.name for s in SIGNALS if s.merge != "derived" or s.name not in made]
+    pivot = ", ".join(f"max(value) filter (where name = {schema.quoted(name)}) as {name}" for name in sent)
+    # One rank sends the exact cov_top_* itself; from several they are derived.
     picks = ", ".join(
-        f"max(value) filter (where name = {schema.quoted(name)}) as {name}" for name in _step_view_columns()
+        f"coalesce(c.{s.name}, {made[s.name]}.{s.name}) as {s.name}"
+        if s.name in made and s.name in sent
+        else f"{made.get(s.name, 'c')}.{s.name}"
+        for s in SIGNALS
     )
-    return f"select run, step, {picks} from step_metric group by run, step"
+    joins = " ".join(
+        f"left join raw.{view} {view} on {view}.run = c.run and {view}.step = c.step"
+        for view in ("step_ranks", *dict.fromkeys(made.values()))
+    )
+    return (
+        f"select c.run, c.step, {', '.join(_STEP_RANKS)}, {picks} "
+        f"from (select run, step, {pivot} from raw.core_metric group by run, step) c {joins}"
+    )
 
 
 _TOP_LOGPS = {f"top{n}_logp": f"Log-prob of the rank-{n} candidate, in nats." for n in (1, 2, 3)}
@@ -151,7 +97,7 @@ def _row_view(table: str, columns: dict[str, str], derived: str = "") -> str:
     picked = ", ".join(f't."{name}"' for name in columns)
     return (
         f"select s.run_id as run, t.step, s.rank as process_rank, s.producer, {picked}{derived} "
-        f"from raw.{table} t {_JOIN} where {_VALID}"
+        f"from raw.{table} t {JOIN} where {VALID}"
     )
 
 
@@ -181,13 +127,13 @@ VIEWS: tuple[View, ...] = (
             "se": "Standard error, for signals estimated from a sample; null for exact ones.",
             "num_parts": "Parts it was added up from.",
             "complete": "Whether the parts of all ranks are there.",
-            "received": "When the last part came, UTC.",
+            "received": "When the last part came, UTC; null for what is read from histograms, cells and responses.",
         },
-        _STEP_METRIC,
+        derived.STEP_METRIC,
     ),
     View(
         "step",
-        "One row for each run and step, one column for each signal.",
+        "One row for each run and step, one column for each signal. For a few signals over a long run ask step_metric.",
         _RUN | _STEP | _step_view_columns(),
         _step_view_sql(),
     ),
@@ -208,16 +154,38 @@ VIEWS: tuple[View, ...] = (
         select h.run, h.step, h.name, h.bin, b.low, b.high, h.count, h.total from (
             select s.run_id as run, t.step, t.name, t.bin,
                 sum(t.count)::bigint as count, sum(t.total) as total
-            from raw.histogram_part t {_JOIN} where {_VALID}
+            from raw.histogram_part t {JOIN} where {VALID}
             group by s.run_id, t.step, t.name, t.bin
         ) h join raw.bin b on b.bin = h.bin
         """,
     ),
     View(
+        "profile",
+        "Curves over relative position in the response, added up over ranks: one row for each bin that is not empty.",
+        _RUN
+        | _STEP
+        | {
+            "name": "Which curve: entropy_by_position, or with _pos or _neg that of responses with A > 0 or A < 0.",
+            "bin": "Number of the bin, from 0.",
+            "low": "Its lower edge: tokens before this share of their response come earlier.",
+            "high": "Its upper edge.",
+            "count": "Tokens in the bin.",
+            "total": "Sum of their values.",
+            "mean": "Mean of their values: the height of the curve, in nats for entropy.",
+        },
+        derived.PROFILE,
+    ),
+    View(
         "sequence",
         "One row a response.",
-        _RUN | _STEP | _RANK | _SEQUENCE_COLUMNS,
-        _row_view("sequence_row", _SEQUENCE_COLUMNS),
+        _RUN | _STEP | _RANK | _SEQUENCE_COLUMNS | responses.Z_COLUMN,
+        responses.sequence(_SEQUENCE_COLUMNS),
+    ),
+    View(
+        "prompt",
+        "One row for each run, step and prompt: what its group of responses says, over all ranks.",
+        _RUN | _STEP | responses.PROMPT_COLUMNS,
+        responses.PROMPT,
     ),
     View(
         "token",
@@ -231,17 +199,29 @@ VIEWS: tuple[View, ...] = (
         _row_view(
             "token_row",
             _TOKEN_COLUMNS,
-            ", case when t.advantage is not null "
-            "then exp(t.logp) * (1 - exp(t.logp)) * greatest(t.advantage, 0) end as scope, "
-            + ", ".join(f"t.top_logps[{n}] as top{n}_logp" for n in (1, 2, 3)),
+            f", {token_lists.SCOPE} as scope, " + ", ".join(f"t.top_logps[{n}] as top{n}_logp" for n in (1, 2, 3)),
         ),
+    ),
+    View(
+        "top_token",
+        "The kept tokens of a step ranked by what they carry of the covariance and of the SCOPE score. Ask with a "
+        "filter on run and step.",
+        _RUN | _STEP | {"process_rank": _RANK["process_rank"]} | token_lists.TOP_TOKEN_COLUMNS,
+        token_lists.TOP_TOKEN,
+    ),
+    View(
+        "token_mass",
+        "What each token of the vocabulary carries of a step's covariance and SCOPE score, estimated from the kept "
+        "rows by their weights: over steps, how the list changes.",
+        _RUN | _STEP | token_lists.TOKEN_MASS_COLUMNS,
+        token_lists.TOKEN_MASS,
     ),
     View(
         "event",
         "What happened in a run.",
         _RUN | _RANK | _meanings(schema.ROW_TABLES["event"], "step", "time", "kind", "message", "detail"),
         "select s.run_id as run, s.rank as process_rank, s.producer, t.step, t.time, t.kind, t.message, t.detail "
-        f"from raw.event_row t {_JOIN} where {_VALID}",
+        f"from raw.event_row t {JOIN} where {VALID}",
     ),
     View(
         "baseline",
@@ -299,7 +279,8 @@ def described(cursor: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
 
 def statements() -> list[str]:
     """The statements that make the views and their comments."""
-    made = [f"create or replace view raw.merged_metric as {MERGED_METRIC}"]
+    bodies = {"merged_metric": MERGED_METRIC, "core_metric": CORE_METRIC, "step_ranks": STEP_RANKS} | derived.VIEWS
+    made = [f"create or replace view raw.{name} as {body}" for name, body in bodies.items()]
     for view in VIEWS:
         made.append(f'create or replace view main."{view.name}" as {view.sql}')
         made.append(f'comment on view main."{view.name}" is {schema.quoted(view.comment)}')
