@@ -172,3 +172,54 @@ def entropy_by_position(step, sign=0, bins=20):
                 count, total = found.get(bins * t // n, (0, 0.0))
                 found[bins * t // n] = (count + 1, total + h)
     return found
+
+
+def quantile(values, share):
+    """The lowest value that at least ``share`` of them are at or below."""
+    ordered = sorted(values)
+    return next(v for n, v in enumerate(ordered, start=1) if n >= share * len(ordered) - 1e-9)
+
+
+def mean_of_top(values, share):
+    ordered = sorted(values, reverse=True)
+    return _mean(ordered[: max(1, round(share * len(ordered)))])
+
+
+def mass_of_top(values, share):
+    ordered = sorted(values, reverse=True)
+    return sum(ordered[: max(1, round(share * len(ordered)))]) / sum(ordered)
+
+
+def unique_completions(step):
+    return _mean(len({r["completion"] for r in group}) / len(group) for group in _groups(step))
+
+
+def z_bound(step):
+    bounds = []
+    for group in _groups(step):
+        prob = [(math.exp(_mean(r["logp"])), r["reward"] >= 1) for r in group]
+        right, wrong = [p for p, ok in prob if ok], [p for p, ok in prob if not ok]
+        if right and wrong:
+            share = len(right) / len(prob)
+            sigma = math.sqrt(share * (1 - share))
+            bounds.append(1 + share * (1 - share) / sigma * (_mean(right) - _mean(wrong)))
+    return _mean(bounds) if bounds else None
+
+
+def maj_at_k(step, k):
+    """Blocks of k responses in their order; of the answers given most often, the share of responses that is right."""
+    values = []
+    for group in _groups(step):
+        blocks = [group[i : i + k] for i in range(0, len(group) - k + 1, k)]
+        if blocks:
+            values.append(_mean(_majority(block) for block in blocks))
+    return _mean(values) if values else None
+
+
+def _majority(block):
+    votes = {}
+    for number, r in enumerate(block):
+        answer = ("none", number) if r["answer"] is None else r["answer"]
+        votes.setdefault(answer, []).append(r["answer"] is not None and r["reward"] >= 1)
+    most = max(len(v) for v in votes.values())
+    return _mean(float(ok) for v in votes.values() if len(v) == most for ok in v)
