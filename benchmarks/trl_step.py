@@ -43,9 +43,7 @@ def main() -> None:
             ratios.append(timed[True] / timed[False])
         spread = f"{statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})"
         plain_ms, own_ms = statistics.median(plain) * 1e3, statistics.median(own)
-        print(
-            f"| {name} | {plain_ms:.0f} | {spread} | {own_ms:.2f} | {chosen.rounds} |", flush=True
-        )
+        print(f"| {name} | {plain_ms:.0f} | {spread} | {own_ms:.2f} | {chosen.rounds} |", flush=True)
 
 
 def _train(model, tokenizer, steps: int, attached: bool) -> float:  # type: ignore[no-untyped-def]

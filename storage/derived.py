@@ -90,7 +90,7 @@ select run, step, {_COUNTED}, {
 }
 from (
     select *, sum(count) over (
-            partition by run, step order by cov desc, logp_bin, advantage_bin rows unbounded preceding
+            partition by run, step order by cov desc, stream, cell rows unbounded preceding
         ) as upto
     from (
         select *, (sum_product - sum_advantage * mean_logp - sum_logp * mean_advantage) / count
@@ -99,11 +99,9 @@ from (
             select *, sum(count) {_CELL_TOTALS} as n, sum(sum_logp) {_CELL_TOTALS} / n as mean_logp,
                 sum(sum_advantage) {_CELL_TOTALS} / n as mean_advantage
             from (
-                select s.run_id as run, t.step, t.logp_bin, t.advantage_bin, sum(t.count)::double as count,
-                    sum(t.sum_logp) as sum_logp, sum(t.sum_advantage) as sum_advantage,
-                    sum(t.sum_product) as sum_product, {_SENT}
+                select s.run_id as run, t.step, t.stream, t.cell, t.count::double as count, t.sum_logp,
+                    t.sum_advantage, t.sum_product, 1::hugeint << least(s.rank, 126) as ranks, s.world_size
                 from raw.cell_part t {JOIN} where {VALID}
-                group by s.run_id, t.step, t.logp_bin, t.advantage_bin
             )
         )
     )

@@ -95,8 +95,8 @@ ROW_TABLES = {
     "cell": _from_wire(
         "cell",
         "cell_part",
-        "Joint histogram of log-prob and advantage, from runs of several ranks: what cov_top_* is made from there.",
-        ("step", "stream", "logp_bin", "advantage_bin"),
+        "Cells of tokens of like covariance, from runs of several ranks: what cov_top_* is made from there.",
+        ("step", "stream", "cell"),
     ),
     "sequence": _from_wire("sequence", "sequence_row", "Responses.", ("step", "stream", "seq")),
     "token": _from_wire("token", "token_row", "Tokens.", ("step", "stream", "seq", "pos")),

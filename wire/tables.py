@@ -41,8 +41,7 @@ PROFILE = pa.schema(
 CELL = pa.schema(
     [
         _STEP,
-        _column("logp_bin", pa.int16(), "Bin of the token's log-prob, as in wire/cells.py."),
-        _column("advantage_bin", pa.int16(), "Bin of its advantage."),
+        _column("cell", pa.int32(), "Number of the cell within the step and rank; see wire/cells.py."),
         _column("count", pa.int64(), "Tokens in the cell."),
         _column("sum_logp", pa.float64(), "Sum of their log-probs, in nats."),
         _column("sum_advantage", pa.float64(), "Sum of their advantages."),

@@ -5,7 +5,7 @@ from entrostat.wire.declared.signal import Signal
 COVARIANCE_TOPS = {"0_02pct": 0.0002, "0_2pct": 0.002, "2pct": 0.02, "20pct": 0.2}
 """Suffix of ``cov_top_*`` -> the share of tokens (Entropy Mechanism, Table 1)."""
 
-_TOP_NOTE = "Exact from one rank; from several by merged cells of (log-prob, advantage), see probe/signals/README.md."
+_TOP_NOTE = "Exact from one rank; from several by cells of like tokens, see probe/signals/README.md."
 
 SIGNALS = (
     Signal(
