@@ -34,14 +34,13 @@ def cells_of(logp: np.ndarray, advantage: np.ndarray) -> dict[str, np.ndarray]:
         advantage: [N] finite.
     """
     logp, advantage = np.asarray(logp, dtype=np.float64), np.asarray(advantage, dtype=np.float64)
-    if logp.size == 0:
-        empty = np.zeros(0)
-        return {"cell": np.zeros(0, np.int32), "count": np.zeros(0, np.int64)} | dict.fromkeys(_SUMS, empty)
-    _, place, count = np.unique(_keys(logp, advantage), return_inverse=True, return_counts=True)
-    sums = (np.bincount(place, weights=w, minlength=count.size) for w in (logp, advantage, logp * advantage))
-    return {"cell": np.arange(count.size, dtype=np.int32), "count": count.astype(np.int64)} | dict(
-        zip(_SUMS, sums, strict=True)
-    )
+    place, count = np.zeros(0, np.int64), np.zeros(0, np.int64)
+    if logp.size:
+        _, place, count = np.unique(_keys(logp, advantage), return_inverse=True, return_counts=True)
+    columns = {"cell": np.arange(count.size, dtype=np.int32), "count": count.astype(np.int64)}
+    for name, weights in zip(_SUMS, (logp, advantage, logp * advantage), strict=True):
+        columns[name] = np.bincount(place, weights=weights, minlength=count.size)
+    return columns
 
 
 _SUMS = ("sum_logp", "sum_advantage", "sum_product")
