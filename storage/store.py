@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 import duckdb
 
 from entrostat.storage import desired, runs, series, streams, views
+from entrostat.storage.analysis.floor_forecast import FLOOR
+from entrostat.storage.analysis.run import analysis
 from entrostat.storage.database import Database, path_of
 from entrostat.storage.query import Answer, QueryPool
 from entrostat.storage.rows import Batch
@@ -197,6 +199,11 @@ class Store:
         """A histogram over steps, thinned by adding up neighbouring steps. Raises NotFound for an unknown name."""
         with self._database.reading() as cursor:
             return series.histogram(cursor, run_id, name, from_step, to_step, points)
+
+    def analysis(self, run_id: str, floor: float = FLOOR, reward: str | None = None) -> dict[str, Any]:
+        """What can be said of the whole run: stage, entropy law, forecast of the floor (nats). Raises NotFound."""
+        with self._database.reading() as cursor:
+            return analysis(cursor, run_id, floor, reward)
 
     def query(self, sql: str, max_rows: int) -> Answer:
         """A person's SELECT over the public views.

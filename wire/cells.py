@@ -37,7 +37,7 @@ def cells_of(logp: np.ndarray, advantage: np.ndarray) -> dict[str, np.ndarray]:
     place, count = np.zeros(0, np.int64), np.zeros(0, np.int64)
     if logp.size:
         _, place, count = np.unique(_keys(logp, advantage), return_inverse=True, return_counts=True)
-    columns = {"cell": np.arange(count.size, dtype=np.int32), "count": count.astype(np.int64)}
+    columns: dict[str, np.ndarray] = {"cell": np.arange(count.size, dtype=np.int32), "count": count.astype(np.int64)}
     for name, weights in zip(_SUMS, (logp, advantage, logp * advantage), strict=True):
         columns[name] = np.bincount(place, weights=weights, minlength=count.size)
     return columns
