@@ -60,19 +60,19 @@ def _taken(share: float, before: str) -> str:
     return f"greatest(0.0, least(count, {_num_top(share)} - ({before})))"
 
 
-# The middle of the bin in which the tokens up to the quantile end: the token there is within half a bin of it. Bin 0
-# has no lower edge and the last one no upper; their mean stands for them.
-_MIDDLE = "case when b.low > 0 and isfinite(b.high) then sqrt(b.low * b.high) else total / count end"
+# The mean of the bin in which the tokens up to the quantile end. Not the bin's middle, which is nearer in the worst case
+# but may be a value that no token can have: above ln V where a policy is nearly uniform.
+_MEAN = "total / count"
 _ENTROPY_SHAPE = f"""
 select run, step, {_COUNTED}, {
     ", ".join(
-        f"max({_MIDDLE}) filter (where upto >= {q}::double * n - 1e-9 and upto - count < {q}::double * n - 1e-9) "
+        f"max({_MEAN}) filter (where upto >= {q}::double * n - 1e-9 and upto - count < {q}::double * n - 1e-9) "
         f"as entropy_{suffix}"
         for suffix, q in QUANTILES.items()
     )
 },
     sum({_taken(TOP_SHARE, "n - upto")} * total / count) / max({_num_top(TOP_SHARE)}) as entropy_top20
-from ({_bins("entropy")}) h join raw.bin b on b.bin = h.bin where count > 0 group by run, step
+from ({_bins("entropy")}) where count > 0 group by run, step
 """
 _SCOPE_SHAPE = f"""
 select run, step, {_COUNTED},

@@ -1,7 +1,7 @@
 """Histograms with fixed bins: the same edges in every run, so that counts from ranks and steps add up.
 
-Logarithmic bins, ``PER_OCTAVE`` to a factor of two: a quantile read from them is off by at most half a bin,
-2 ** (1 / 32) - 1 = 2.2 % of its value. Values of magnitude below ``2 ** LOW`` share bin 0.
+Logarithmic bins, ``PER_OCTAVE`` to a factor of two: a bin is 2 ** (1 / 16) - 1 = 4.4 % wide, and a quantile
+read as its bin's mean is off by less than that. Values of magnitude below ``2 ** LOW`` share bin 0.
 """
 
 import numpy as np

@@ -9,7 +9,7 @@ TOP_SHARE = 0.2
 NUM_POSITIONS = 20
 """Bins of relative position."""
 
-_BIN = "Read from the histogram of all ranks: off by at most half a bin, 2.2 %."
+_BIN = "Read from the histogram of all ranks: off by less than its bin is wide, 4.4 %."
 
 SIGNALS = (
     Signal(
