@@ -13,7 +13,7 @@ from entrostat.cli.output import Format, write
 if TYPE_CHECKING:
     import pyarrow as pa
 
-runs = typer.Typer(help="List, show, tag and delete runs.", no_args_is_help=True)
+runs = typer.Typer(help="List, show, analyse, tag and delete runs.", no_args_is_help=True)
 
 Form = Annotated[Format, typer.Option("--format", "-f", help="How to print the result.")]
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="Write to this file.", show_default=False)]
@@ -88,6 +88,54 @@ def _summary(run: dict[str, Any]) -> dict[str, Any]:
 def show(run: str, url: Url = DEFAULT_URL, token: Token = None) -> None:
     """Everything a run says of itself, as JSON."""
     print(json.dumps(client(url, token).get(f"/v1/runs/{run}"), indent=2, default=str))
+
+
+@runs.command("analyse")
+def analyse(
+    run: str,
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    floor: Annotated[
+        float | None, typer.Option(help="The entropy, in nats, that the forecast is for (0.1).", show_default=False)
+    ] = None,
+    reward: Annotated[
+        str | None,
+        typer.Option(help="The signal for R of the entropy law.", show_default="an evaluated reward, else reward_mean"),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="As the server says it.")] = False,
+) -> None:
+    """What can be said of a whole run: its stage, the entropy law with its ceiling, when the entropy is used up."""
+    found = client(url, token).analysis(run, floor, reward)
+    if as_json:
+        print(json.dumps(found, indent=2))
+        return
+    for name, statement in (
+        ("stage", _stage), ("entropy_law", _entropy_law), ("entropy_floor_forecast", _floor_forecast)
+    ):  # fmt: skip
+        refused = found[name]["refused"]
+        print(f"{name}: " + (f"cannot be said: {refused}" if refused else statement(found)))
+
+
+def _stage(found: dict[str, Any]) -> str:
+    stage = found["stage"]
+    since = "" if stage["plateau_from"] is None else f" since step {stage['plateau_from']}"
+    return f"{stage['stage']}{since}; the entropy has spanned {stage['entropy_range']:.4g} nats"
+
+
+def _entropy_law(found: dict[str, Any]) -> str:
+    law = found["entropy_law"]
+    return (
+        f"{found['reward']} = {-law['a']:.4g} exp(H) {law['b']:+.4g}, rmse {law['rmse']:.3g} over {law['num_points']} "
+        f"points; ceiling {law['ceiling']:.4g} ({law['ceiling_low']:.4g} to {law['ceiling_high']:.4g}, 95 %)"
+    )
+
+
+def _floor_forecast(found: dict[str, Any]) -> str:
+    forecast = found["entropy_floor_forecast"]
+    return (
+        f"{forecast['floor']:g} nats at step {forecast['step']} ({forecast['step_low']} to {forecast['step_high']}, "
+        f"95 %), {forecast['trend']} trend"
+    )
 
 
 @runs.command("tag")

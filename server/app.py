@@ -4,7 +4,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from entrostat.server import health, http_errors, ingest, runs, series, sql
+from entrostat.server import analysis, health, http_errors, ingest, runs, series, sql
 from entrostat.server.auth import Tokens
 from entrostat.server.guard_middleware import BodyLimit, RefusalCounter, SameSite
 from entrostat.server.metrics import Metrics
@@ -41,6 +41,7 @@ def build_app(settings: Settings, store: Store) -> FastAPI:
     routers: list[Any] = [
         ingest.router(store, settings),
         runs.router(store),
+        analysis.router(store),
         series.router(store, settings),
         sql.router(store, settings, metrics),
         health.router(store, metrics, tokens),

@@ -94,6 +94,10 @@ class Client:
         """Everything the server knows of one run."""
         return dict(self.get(f"/v1/runs/{quote(run_id, safe='')}"))
 
+    def analysis(self, run_id: str, floor: float | None = None, reward: str | None = None) -> dict[str, Any]:
+        """What can be said of a whole run: its stage, the entropy law, when the entropy reaches ``floor`` (nats)."""
+        return dict(self.get(f"/v1/runs/{quote(run_id, safe='')}/analysis", floor=floor, reward=reward))
+
     def desired(self, run_id: str) -> DesiredState:
         """What should be on in a run."""
         return self._parsed(DesiredState, self._request("GET", f"/v1/runs/{quote(run_id, safe='')}/desired"))

@@ -7,6 +7,7 @@ import sys
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from support.service import FakeRun, Process
 
 from entrostat.wire.metric_names import DIALECTS
 from entrostat.wire.signals import SIGNALS
@@ -108,6 +109,27 @@ def test_a_server_that_is_not_there_is_one_line_with_what_to_do():
     assert done.returncode == 1
     assert "entrostat up" in done.stderr.decode() or "entrostat serve" in done.stderr.decode()
     assert "Traceback" not in done.stderr.decode()
+
+
+def test_a_run_is_analysed_and_what_cannot_be_said_is_said_so(tmp_path):
+    server = Process("entrostat.server", "--data", tmp_path / "data").start("/healthz")
+    try:
+        FakeRun(server.url, "falls").report(range(1, 61))
+        text = entrostat("runs", "analyse", "falls", "--url", server.url, "--reward", "pass_at_1").stdout.decode()
+        found = json.loads(entrostat("runs", "analyse", "falls", "--url", server.url, "--json").stdout)
+        FakeRun(server.url, "young").report(range(1, 4))
+        young = entrostat("runs", "analyse", "young", "--url", server.url).stdout.decode()
+    finally:
+        server.stop()
+
+    stage, law, forecast = text.splitlines()
+    assert stage.startswith("stage: rising")
+    assert law.startswith("entropy_law: pass_at_1 = ")
+    assert "over 60 points; ceiling" in law
+    # exp(-step / 50) is at 0.1 nats at step 50 ln 10 = 115.1
+    assert forecast == "entropy_floor_forecast: 0.1 nats at step 116 (116 to 116, 95 %), exponential trend"
+    assert found["entropy_floor_forecast"]["step"] == 116
+    assert [line.split(": ")[1] for line in young.splitlines()] == ["cannot be said"] * 3
 
 
 def test_push_of_an_empty_folder_is_no_error(tmp_path):

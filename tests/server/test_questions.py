@@ -128,7 +128,8 @@ def test_a_run_shows_what_it_was_started_with(server, run):
     body = server.http.get("/v1/runs/r").json()
 
     assert body["config"] == {"lr": 1e-3}
-    assert body["names"] == ["d_entropy", "entropy_mean"]
+    shape = ["entropy_p10", "entropy_p50", "entropy_p90", "entropy_top20"]  # it has sent a histogram
+    assert body["names"] == ["d_entropy", "entropy_mean", *shape]
     assert body["baseline"] is None
     assert body["streams"][0]["process_rank"] == 0
     assert server.http.get("/v1/runs/r/desired").json()["version"] == 0
@@ -166,3 +167,27 @@ def test_a_value_that_is_not_a_number_is_null_in_a_curve(server):
 
     assert one["value"] == [None, 1.0]
     assert not any(isinstance(v, float) and math.isnan(v) for v in one["high"])
+
+
+def test_the_analysis_of_a_run_says_what_it_can_and_why_not_the_rest(server, run):
+    found = server.http.get("/v1/runs/r/analysis", params={"floor": 0.005}).json()
+
+    assert (found["entropy"], found["reward"], found["num_steps"]) == ("entropy_mean", "reward_mean", 100)
+    assert found["stage"] == {
+        "stage": "plateau",
+        "plateau_from": found["stage"]["plateau_from"],
+        "entropy_range": pytest.approx(0.99),
+        "refused": None,
+    }
+    assert "0 points" in found["entropy_law"]["refused"]
+    assert 100 < found["entropy_floor_forecast"]["step"] < 250
+    with Client(server.url) as client:
+        assert client.analysis("r", floor=0.005) == found
+
+
+@pytest.mark.parametrize(
+    ("address", "status"),
+    [("nope/analysis", 404), ("r/analysis?floor=0", 422), ("r/analysis?floor=inf", 422), ("r/analysis?reward=x", 200)],
+)
+def test_an_analysis_of_nothing_or_to_no_floor_is_an_error(server, run, address, status):
+    assert server.http.get(f"/v1/runs/{address}").status_code == status
