@@ -1,8 +1,12 @@
 """Charts of the run page, in the order in which people look; titles, units and meanings from the vocabulary."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from entrostat.wire.signals import BY_NAME, PASS_AT, RANKS
+from entrostat.wire.declared.entropy import QUANTILES
+from entrostat.wire.declared.text import CATEGORIES
+from entrostat.wire.signals import BY_NAME, FINDINGS, PASS_AT, RANKS
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +59,40 @@ PANELS = (
     Panel(
         "groups",
         "Groups without a gradient",
-        ("zero_variance_groups", "all_right_groups", "all_wrong_groups"),
+        ("zero_variance_groups", "all_right_groups", "all_wrong_groups", "zero_advantage_rate"),
         "zero_variance_groups",
     ),
-    Panel("top1", "Top-1 rate", ("top1_rate",), "top1_rate"),
+    Panel("top1", "Top-1 rate", ("top1_rate", "support95_beyond"), "top1_rate"),
     Panel("length", "Response length", ("length_mean", "length_max"), "length_mean"),
     Panel("truncated", "Truncated responses", ("truncated_rate",), "truncated_rate"),
     Panel("policy", "Clipping", ("clip_fraction_low", "clip_fraction_high"), "clip_fraction_high"),
     Panel("kl", "Approximate KL to the sampling policy", ("approx_kl",), "approx_kl"),
+    Panel(
+        "spread",
+        "Entropy over tokens: quantiles, top 20 %",
+        (*(f"entropy_{suffix}" for suffix in QUANTILES), "entropy_top20"),
+        "entropy_p50",
+    ),
+    Panel(
+        "support",
+        "Candidates in play",
+        ("expected_distinct", "expected_distinct_bound", "support95_mean"),
+        "expected_distinct",
+    ),
+    Panel("certainty", "Self-certainty", ("self_certainty",), "self_certainty"),
+    Panel("scope", "SCOPE score", ("scope_score",), "scope_score"),
+    Panel("gradient", "Gradient of a token", ("token_grad_norm", "token_grad_norm_logits"), "token_grad_norm"),
+    Panel("majority", "maj@k", tuple(f"maj_at_{k}" for k in PASS_AT if k > 1), "maj_at_8"),
+    Panel("unique", "Different responses to a prompt", ("unique_completions",), "unique_completions"),
+    Panel("sharpening", "Over-sharpening: Z' bound", ("z_bound",), "z_bound"),
+    Panel(
+        "quality",
+        "Form of responses",
+        ("format_violation_rate", "language_mixing_rate", "repetition_rate"),
+        "format_violation_rate",
+    ),
+    Panel("categories", "Kinds of tokens, share", tuple(f"share_{c}" for c in CATEGORIES), "share_logical"),
+    Panel("category_entropy", "Kinds of tokens, entropy", tuple(f"entropy_{c}" for c in CATEGORIES), "entropy_logical"),
     Panel("cost", "What the probe costs", ("probe_share",), "probe_share"),
 )
 
@@ -90,3 +120,31 @@ def number(value: float | None) -> str:
     if value is None:
         return "–"
     return f"{value:.4g}"
+
+
+def findings(analysis: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """(title, statement, tooltip) of each statement about a run; where there is none, the server's reason."""
+    said = {"stage": _stage, "entropy_law": _ceiling, "entropy_floor_forecast": _floor}
+    titles = {"stage": "Stage", "entropy_law": "Ceiling", "entropy_floor_forecast": "Entropy floor"}
+    return [
+        (titles[f.name], analysis[f.name]["refused"] or said[f.name](analysis), f"{f.meaning} ({f.source})")
+        for f in FINDINGS
+    ]
+
+
+def _stage(analysis: Mapping[str, Any]) -> str:
+    stage = analysis["stage"]
+    since = "" if stage["plateau_from"] is None else f" since step {stage['plateau_from']}"
+    return f"{stage['stage']}{since}"
+
+
+def _ceiling(analysis: Mapping[str, Any]) -> str:
+    law = analysis["entropy_law"]
+    interval = f"{number(law['ceiling_low'])} to {number(law['ceiling_high'])}"
+    return f"{label(analysis['reward'])} {number(law['ceiling'])} at entropy 0 ({interval})"
+
+
+def _floor(analysis: Mapping[str, Any]) -> str:
+    forecast = analysis["entropy_floor_forecast"]
+    interval = f"{forecast['step_low']} to {forecast['step_high']}"
+    return f"{number(forecast['floor'])} nats at step {forecast['step']} ({interval}), {forecast['trend']} trend"

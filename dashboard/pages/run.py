@@ -8,12 +8,13 @@ from dash import ALL, Dash, Input, Output, Patch, State, ctx, dcc, html, no_upda
 
 from entrostat.dashboard.figures.heat import histogram_figure
 from entrostat.dashboard.figures.lines import View, panel_figure
+from entrostat.dashboard.figures.positions import positions_figure
 from entrostat.dashboard.pages import controls
 from entrostat.dashboard.pages.parts import age, facts, flat, graph, status, trouble
-from entrostat.dashboard.words import PANELS, RUN_PAGE_SIGNALS, Panel, meaning, number, unit
+from entrostat.dashboard.words import PANELS, RUN_PAGE_SIGNALS, Panel, findings, meaning, number, unit
 from entrostat.wire.client import Client
 from entrostat.wire.errors import EntrostatError
-from entrostat.wire.signals import USER_PREFIX
+from entrostat.wire.signals import PROFILES, USER_PREFIX
 
 _POLL_MS = 2000
 _POINTS = 600
@@ -31,7 +32,8 @@ def layout(run: str, search: str) -> html.Div:
             html.Div([html.H1(run), html.Div(id="run-status", className="quiet")], className="head"),
             controls.bar("run", state),
             html.Div(id="run-trouble"),
-            html.Div([_card(panel) for panel in PANELS] + [_heat_card()], className="grid"),
+            html.Div(id="run-findings", className="findings"),
+            html.Div([_card(panel) for panel in PANELS] + [_heat_card(), _positions_card()], className="grid"),
             html.Details(
                 [html.Summary("What the trainer logs itself"), html.Div(id="run-own", className="grid")],
                 id="run-own-open",
@@ -59,6 +61,13 @@ def _heat_card() -> html.Div:
     return html.Div([head, graph({"type": "chart", "panel": _HEAT})], className="card", id="card-heat")
 
 
+def _positions_card() -> html.Div:
+    title = "\n".join(f"{s.meaning} ({s.source})" for s in PROFILES)
+    head = html.Div(html.H3("Entropy by position, latest step", title=title), className="card-head")
+    # Not one of the charts over steps: those share their zoom.
+    return html.Div([head, graph("run-positions")], className="card", id="card-positions")
+
+
 @dataclass(frozen=True, slots=True)
 class _Fetched:
     detail: dict[str, Any]
@@ -66,10 +75,12 @@ class _Fetched:
     events: list[dict[str, Any]]
     heat: dict[str, Any]
     tokens: dict[int, float] | None
+    positions: list[dict[str, Any]]
+    analysis: dict[str, Any]
 
 
 def _fetch(client: Client, run: str, view: View) -> _Fetched:
-    """Everything the charts need, thinned for the window on screen, in four questions."""
+    """Everything the charts need, thinned for the window on screen, a question a kind of chart."""
     limits: dict[str, Any] = {"points": _POINTS}
     if view.window and view.x == "step":
         limits |= {"from_step": max(0, int(view.window[0])), "to_step": int(view.window[1]) + 1}
@@ -78,7 +89,18 @@ def _fetch(client: Client, run: str, view: View) -> _Fetched:
     curves = client.get("/v1/series", run=run, name=names, **limits)["series"] if names else []
     tokens = _tokens_so_far(client, run, limits) if view.x == "tokens" else None
     heat = client.get(f"/v1/runs/{run}/histogram", name="entropy", **(limits | {"points": 150}))
-    return _Fetched(detail, curves, client.get(f"/v1/runs/{run}/events", limit=200)["events"], heat, tokens)
+    events = client.get(f"/v1/runs/{run}/events", limit=200)["events"]
+    positions = _positions(client, run, detail["last_step"])
+    return _Fetched(detail, curves, events, heat, tokens, positions, client.analysis(run))
+
+
+def _positions(client: Client, run: str, step: int | None) -> list[dict[str, Any]]:
+    """Rows of the view ``profile`` of one step."""
+    if step is None:
+        return []
+    named = run.replace("'", "''")
+    rows, _ = client.sql(f"select name, low, high, mean from profile where run = '{named}' and step = {int(step)}")
+    return list(rows.to_pylist())
 
 
 def _tokens_so_far(client: Client, run: str, limits: Mapping[str, Any]) -> dict[int, float]:
@@ -134,6 +156,8 @@ def register(app: Dash, client: Client, url: str) -> None:
         Output("run-trouble", "children"),
         Output("run-facts", "children"),
         Output("run-tick", "interval"),
+        Output("run-findings", "children"),
+        Output("run-positions", "figure"),
         Input("run-tick", "n_intervals"),
         Input("run-window", "data"),
         Input("run-x", "value"),
@@ -143,6 +167,7 @@ def register(app: Dash, client: Client, url: str) -> None:
         State({"type": "chart", "panel": ALL}, "id"),
         State({"type": "chart", "panel": ALL}, "figure"),
         State({"type": "last", "panel": ALL}, "id"),
+        State("run-positions", "figure"),
     )
     def _draw(
         _: int | None,
@@ -154,18 +179,20 @@ def register(app: Dash, client: Client, url: str) -> None:
         chart_ids: list[dict[str, str]],
         shown: list[dict[str, Any]],
         last_ids: list[dict[str, str]],
+        positions: dict[str, Any],
     ) -> Any:
         view = controls.view(x, smooth, log, window, run)
         nothing = [no_update] * len(chart_ids), [no_update] * len(last_ids)
         try:
             got = _fetch(client, run, view)
         except EntrostatError as error:
-            return *nothing, no_update, trouble(error, url), no_update, no_update
+            return *nothing, no_update, trouble(error, url), no_update, no_update, no_update, no_update
         figures = [_changed(_figure(i["panel"], got, view), old) for i, old in zip(chart_ids, shown, strict=True)]
         heads = [_head(i["panel"], got.curves) for i in last_ids]
         # A run that has ended changes no more: ask seldom, in case it is resumed.
         pace = _POLL_MS if got.detail["status"] == "live" else 5 * _POLL_MS
-        return figures, heads, _status(got.detail), None, _facts(got), pace
+        by_position = _changed(positions_figure(got.positions, run), positions)
+        return figures, heads, _status(got.detail), None, _facts(got), pace, _findings(got.analysis), by_position
 
     @app.callback(
         Output("run-own", "children"),
@@ -229,6 +256,13 @@ def _status(detail: Mapping[str, Any]) -> list[Any]:
     baseline = detail.get("baseline")
     told = f"h* = {number(baseline['threshold'])} nats" if baseline else "baseline of d_collapse: not complete yet"
     return [status(detail["status"]), f" · {step} · {age(detail['last_seen'])} · {detail['trainer']} · {told}"]
+
+
+def _findings(analysis: Mapping[str, Any]) -> list[html.Div]:
+    return [
+        html.Div([html.Span(title, className="quiet"), " ", html.Span(text)], title=tooltip)
+        for title, text, tooltip in findings(analysis)
+    ]
 
 
 def _facts(got: _Fetched) -> list[Any]:

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from entrostat.dashboard.figures.heat import histogram_figure
 from entrostat.dashboard.figures.lines import View, panel_figure, signal_figure, smoothed, x_of
-from entrostat.dashboard.words import PANELS, RUN_PAGE_SIGNALS, Panel, meaning, number
+from entrostat.dashboard.figures.positions import positions_figure
+from entrostat.dashboard.words import PANELS, RUN_PAGE_SIGNALS, Panel, findings, meaning, number
 from entrostat.wire.signals import BY_NAME
 
 PANEL = Panel("covariance", "Covariance", ("cov_mean", "d_entropy"), "cov_mean", negated=("d_entropy",))
@@ -110,3 +111,36 @@ def test_every_panel_is_made_of_signals_of_the_vocabulary():
 
 def test_numbers_have_four_digits_and_nothing_is_a_dash():
     assert (number(0.123456), number(None), number(12345.6)) == ("0.1235", "–", "1.235e+04")
+
+
+def test_a_curve_over_positions_is_drawn_at_its_bins_middles_in_order():
+    rows = [
+        {"name": "entropy_by_position", "low": 0.5, "high": 0.55, "mean": 2.0},
+        {"name": "entropy_by_position", "low": 0.0, "high": 0.05, "mean": 1.0},
+        {"name": "entropy_by_position_neg", "low": 0.95, "high": 1.0, "mean": 3.0},
+    ]
+    first, second = positions_figure(rows).data
+
+    assert (list(first.x), list(first.y)) == (pytest.approx([0.025, 0.525]), [1.0, 2.0])
+    assert (first.name, second.name) == ("all", "A < 0")
+    assert len(positions_figure([]).data) == 0
+
+
+def test_a_statement_that_is_refused_is_the_reason_itself():
+    no = {"refused": "3 steps: 8 are needed"}
+    law = {"refused": None, "ceiling": 0.961, "ceiling_low": 0.94, "ceiling_high": 0.98}
+    stage = {"refused": None, "stage": "plateau", "plateau_from": 83}
+    found = findings({"reward": "reward_mean", "stage": stage, "entropy_law": law, "entropy_floor_forecast": no})
+
+    assert [(title, text) for title, text, _ in found] == [
+        ("Stage", "plateau since step 83"),
+        ("Ceiling", "reward mean 0.961 at entropy 0 (0.94 to 0.98)"),
+        ("Entropy floor", "3 steps: 8 are needed"),
+    ]
+
+
+def test_every_signal_that_names_a_panel_of_the_page_is_on_the_page():
+    unseen = {"num_tokens", "num_responses", "num_invalid_tokens", "wall_time_s", "step_s", "probe_ms", "reduce_ms",
+              "ratio_max", "forking_rate"}  # fmt: skip
+
+    assert set(BY_NAME) - unseen <= set(RUN_PAGE_SIGNALS)

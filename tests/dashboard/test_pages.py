@@ -22,6 +22,7 @@ def server(tmp_path_factory):
     first = FakeRun(made.url, "first", {"note": ATTACK})
     first.report(range(1, 41))
     first.event("warning", ATTACK, 20)
+    first.profile(40, {"entropy_by_position": [0.5, 0.7], "entropy_by_position_neg": [0.6]})
     FakeRun(made.url, "second").report(range(1, 31), lambda step: 1.0)
     yield made
     made.stop()
@@ -90,6 +91,22 @@ def test_charts_show_what_was_reported(page):
     assert points(page) == 40
     expect(page.locator("#card-entropy .last")).to_contain_text("nats")
     expect(page.locator("#run-status")).to_contain_text("step 40")
+
+
+def test_statements_about_the_run_are_told_and_refusals_are_their_reasons(page):
+    open_run(page)
+
+    expect(page.locator("#run-findings > div")).to_have_count(3)
+    expect(page.locator("#run-findings")).to_contain_text("Stage rising")
+    expect(page.locator("#run-findings")).to_contain_text("0.1 nats at step 116 (116 to 116), exponential trend")
+
+
+def test_the_latest_steps_entropy_is_drawn_over_positions_by_sign(page):
+    open_run(page)
+
+    wait_for(page, "() => document.querySelector('#card-positions .js-plotly-plot')?.data?.length === 2")
+    middle = page.evaluate("() => document.querySelector('#card-positions .js-plotly-plot').data[1].x[0]")
+    assert middle == 0.025
 
 
 def test_new_points_arrive_without_redrawing_and_the_zoom_and_scroll_stay(page, server):

@@ -11,12 +11,14 @@ from datetime import UTC, datetime
 
 import httpx
 import numpy as np
+import pyarrow as pa
 
 from entrostat.probe.rows import event_rows, metric_rows
 from entrostat.wire import codec
 from entrostat.wire.client import Client
 from entrostat.wire.mergeable import Part
 from entrostat.wire.messages import StreamOpen
+from entrostat.wire.tables import PROFILE
 
 CHROMIUM_FLAGS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
@@ -89,6 +91,14 @@ class FakeRun:
                 "trainer/loss": Part("last", (0.1,)),
             }
             self._post({"step_metric": metric_rows(step, parts)})
+
+    def profile(self, step, curves):
+        rows = [
+            {"step": step, "name": name, "bin": i, "count": 10, "total": 10 * mean}
+            for name, means in curves.items()
+            for i, mean in enumerate(means)
+        ]
+        self._post({"profile": pa.Table.from_pylist(rows, schema=PROFILE)})
 
     def event(self, kind, message, step):
         self._post({"event": event_rows(kind, message, step)})
