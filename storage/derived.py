@@ -60,8 +60,8 @@ def _taken(share: float, before: str) -> str:
     return f"greatest(0.0, least(count, {_num_top(share)} - ({before})))"
 
 
-# The mean of the bin in which the tokens up to the quantile end. Not the bin's middle, which is nearer in the worst case
-# but may be a value that no token can have: above ln V where a policy is nearly uniform.
+# The mean of the bin in which the tokens up to the quantile end. Not the bin's middle, which is nearer in the worst
+# case but may be a value that no token can have: above ln V where a policy is nearly uniform.
 _MEAN = "total / count"
 _ENTROPY_SHAPE = f"""
 select run, step, {_COUNTED}, {

@@ -1,5 +1,6 @@
 """The page of one run, live: all charts on one x axis, one zoom; nothing is redrawn while a person looks."""
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,8 @@ from entrostat.wire.errors import EntrostatError
 from entrostat.wire.signals import PROFILES, USER_PREFIX
 
 _POLL_MS = 2000
+_REST = 5
+"""Between two questions at least so many times as long as the last answer took: a server's time is its runs'."""
 _POINTS = 600
 _HEAT = "heat"
 
@@ -183,6 +186,7 @@ def register(app: Dash, client: Client, url: str) -> None:
     ) -> Any:
         view = controls.view(x, smooth, log, window, run)
         nothing = [no_update] * len(chart_ids), [no_update] * len(last_ids)
+        started = time.monotonic()
         try:
             got = _fetch(client, run, view)
         except EntrostatError as error:
@@ -191,6 +195,7 @@ def register(app: Dash, client: Client, url: str) -> None:
         heads = [_head(i["panel"], got.curves) for i in last_ids]
         # A run that has ended changes no more: ask seldom, in case it is resumed.
         pace = _POLL_MS if got.detail["status"] == "live" else 5 * _POLL_MS
+        pace = max(pace, int(1000 * _REST * (time.monotonic() - started)))
         by_position = _changed(positions_figure(got.positions, run), positions)
         return figures, heads, _status(got.detail), None, _facts(got), pace, _findings(got.analysis), by_position
 
