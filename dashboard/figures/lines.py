@@ -80,8 +80,17 @@ def panel_figure(
         _add(figure, by_name[name], view, title, colour(index), sign, tokens)
     if panel.band and all(n in by_name for n in panel.band):
         _add_band(figure, by_name[panel.band[0]], by_name[panel.band[1]], view, tokens)
+    if not figure.data:
+        return nothing_figure(view.revision)
     _finish(figure, view, events, unit(panel.first))
     return figure
+
+
+def nothing_figure(revision: str) -> go.Figure:
+    """A chart of signals that have no values in the window: says so, without axes that promise numbers."""
+    hidden = {"visible": False, "fixedrange": True}
+    said = {"text": "no values", "showarrow": False, "xref": "paper", "yref": "paper", "x": 0.5, "y": 0.5}
+    return go.Figure(layout=layout(xaxis=hidden, yaxis=hidden, uirevision=revision, annotations=[said]))
 
 
 def signal_figure(name: str, curves: Sequence[Series], view: View) -> go.Figure:

@@ -5,6 +5,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from entrostat.dashboard.figures.lines import nothing_figure
 from entrostat.dashboard.theme import colour, layout
 from entrostat.wire.signals import PROFILES
 
@@ -27,6 +28,8 @@ def positions_figure(rows: Sequence[Mapping[str, Any]], revision: str = "") -> g
                 x=x, y=y, mode="lines+markers", name=_LABELS.get(signal.name, signal.name),
                 line={"color": colour(index), "width": 1.8}, marker={"size": 4}, hovertemplate="%{y:.4g}",
             )  # fmt: skip
+    if not figure.data:
+        return nothing_figure(revision)
     x_axis = {"range": [0, 1], "title": {"text": "place in the response", "font": {"size": 11}, "standoff": 2}}
     y_axis = {"title": {"text": "nats", "font": {"size": 11}, "standoff": 4}}
     figure.update_layout(layout(xaxis=x_axis, yaxis=y_axis, uirevision=revision))

@@ -82,7 +82,7 @@ def test_a_run_with_nothing_to_show_is_an_empty_chart():
 
 
 def test_a_window_sets_the_range_of_x():
-    assert panel_figure(PANEL, [], View(window=(3, 9))).layout.xaxis.range == (3, 9)
+    assert panel_figure(PANEL, [curve("cov_mean", [1, 2, 3])], View(window=(3, 9))).layout.xaxis.range == (3, 9)
 
 
 def test_runs_are_told_apart_and_their_names_are_only_text():
@@ -144,3 +144,9 @@ def test_every_signal_that_names_a_panel_of_the_page_is_on_the_page():
               "ratio_max", "forking_rate"}  # fmt: skip
 
     assert set(BY_NAME) - unseen <= set(RUN_PAGE_SIGNALS)
+
+
+def test_a_chart_without_values_says_so_and_has_no_axes():
+    for figure in (panel_figure(PANEL, [], View()), positions_figure([])):
+        assert figure.layout.xaxis.visible is False
+        assert "no values" in figure.layout.annotations[0].text
