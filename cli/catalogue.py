@@ -11,18 +11,26 @@ Trainer = Annotated[
 
 
 def signals(trainer: Trainer = None) -> None:
-    """Every signal: unit, meaning, source; or what a trainer's own metrics are in these words."""
+    """Every signal by family: unit, meaning, needs, source; or a trainer's own metrics in these words."""
     if trainer is not None:
         _trainer_metrics(trainer)
         return
     from rich.console import Console
     from rich.table import Table
 
-    from entrostat.wire.signals import SIGNALS
+    from entrostat.wire.signals import FAMILIES, FINDINGS, HISTOGRAMS
 
-    table = Table("signal", "unit", "meaning", "source", box=None, header_style="bold")
-    for signal in SIGNALS:
-        table.add_row(signal.name, signal.unit, signal.meaning, signal.source)
+    table = Table(box=None, header_style="bold")
+    for title in ("signal", "unit"):
+        table.add_column(title, no_wrap=True)
+    for title in ("meaning", "source"):
+        table.add_column(title, overflow="fold")
+    groups = {**FAMILIES, "histograms": tuple(HISTOGRAMS.values()), "statements about a run": FINDINGS}
+    for family, declared in groups.items():
+        table.add_row(f"{family}:", style="bold")
+        for s in declared:
+            needs = f" Needs {', '.join(s.needs)}." if s.needs else ""
+            table.add_row(f"  {s.name}", s.unit, s.meaning + needs, s.source)
     Console(markup=False, highlight=False).print(table)
 
 

@@ -70,7 +70,7 @@ class SignalMeaning(BaseModel):
     source: str
     needs: list[str]
     better: str
-    panel: str
+    shape: str
 
 
 class Vocabulary(BaseModel):
@@ -108,7 +108,7 @@ def router(store: Store, settings: Settings, metrics: Metrics) -> APIRouter:
     @routes.get("/signals", responses=responses(), response_model=Vocabulary, summary="The vocabulary")
     def get_signals() -> Json:
         """Every signal: unit, meaning, how it adds up, where it comes from."""
-        names = ("name", "unit", "meaning", "merge", "source", "needs", "better", "panel")
+        names = ("name", "unit", "meaning", "merge", "source", "needs", "better", "shape")
         return Json({"signals": [{name: getattr(signal, name) for name in names} for signal in SIGNALS]})
 
     return routes

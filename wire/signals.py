@@ -85,8 +85,8 @@ FINDINGS: tuple[Signal, ...] = (
     Signal(
         "stage",
         "1",
-        "rising or plateau: plateau from the first step at which the smoothed change of entropy per step stays under "
-        "2 % of its range since the baseline, for a window. The papers draw the line by eye.",
+        "rising or plateau: a plateau when over each window of 20 steps up to now the entropy changes by at most 2 % "
+        "of its range since the baseline, or by no more than its noise explains. The papers draw the line by eye.",
         "derived",
         "Exchange Fig. 1",
         shape="run",

@@ -8,7 +8,7 @@ from entrostat.dashboard.figures.heat import histogram_figure
 from entrostat.dashboard.figures.lines import View, panel_figure, signal_figure, smoothed, x_of
 from entrostat.dashboard.figures.positions import positions_figure
 from entrostat.dashboard.words import PANELS, RUN_PAGE_SIGNALS, Panel, findings, meaning, number
-from entrostat.wire.signals import BY_NAME
+from entrostat.wire.signals import BY_NAME, SIGNALS
 
 PANEL = Panel("covariance", "Covariance", ("cov_mean", "d_entropy"), "cov_mean", negated=("d_entropy",))
 
@@ -150,3 +150,12 @@ def test_a_chart_without_values_says_so_and_has_no_axes():
     for figure in (panel_figure(PANEL, [], View()), positions_figure([])):
         assert figure.layout.xaxis.visible is False
         assert "no values" in figure.layout.annotations[0].text
+
+
+def test_every_signal_a_person_may_look_for_has_a_chart():
+    without_a_chart = {s.name for s in SIGNALS} - set(RUN_PAGE_SIGNALS)
+    # Counts and clocks are read in SQL; the rate is d_collapse turned round; ratio_max would hide the KL on one axis.
+    assert without_a_chart <= {
+        "num_tokens", "num_responses", "num_invalid_tokens", "wall_time_s", "step_s", "probe_ms", "reduce_ms",
+        "forking_rate", "ratio_max",
+    }  # fmt: skip

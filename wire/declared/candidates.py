@@ -14,7 +14,6 @@ SIGNALS = (
             "estimate",
             "CaSP Eq. 2",
             ("candidates",),
-            panel="candidates",
         )
         for n in RANKS
     ),
@@ -24,7 +23,6 @@ SIGNALS = (
         "Mean log-prob of the sampled token: over a response first, then over responses.",
         "mean",
         "CaSP Eq. 2",
-        panel="candidates",
     ),
     Signal(
         "top1_rate",
@@ -33,7 +31,6 @@ SIGNALS = (
         "mean",
         "CaSP Eq. 5",
         ("candidates",),
-        panel="top1",
     ),
     Signal(
         "expected_distinct",
@@ -44,7 +41,6 @@ SIGNALS = (
         "CaSP Prop. 3",
         ("candidates",),
         "up",
-        panel="support",
     ),
     Signal(
         "expected_distinct_bound",
@@ -53,7 +49,6 @@ SIGNALS = (
         "estimate",
         "CaSP Prop. 3",
         ("candidates",),
-        panel="support",
     ),
     Signal(
         "support95_mean",
@@ -64,7 +59,6 @@ SIGNALS = (
         "CaSP App. G",
         ("candidates",),
         "up",
-        panel="support",
     ),
     Signal(
         "support95_beyond",
@@ -73,7 +67,6 @@ SIGNALS = (
         "estimate",
         "CaSP App. G",
         ("candidates",),
-        panel="top1",
     ),
     Signal(
         "self_certainty",
@@ -82,6 +75,5 @@ SIGNALS = (
         "estimate",
         "SCOPE App. (RLIF)",
         ("candidates",),
-        panel="certainty",
     ),
 )

@@ -10,7 +10,6 @@ SIGNALS = (
         "mean",
         "SCOPE Eq. 11",
         ("advantages",),
-        panel="scope",
     ),
     Signal(
         "scope_mass_top5",
@@ -20,7 +19,6 @@ SIGNALS = (
         "derived",
         "ours",
         ("advantages",),
-        panel="scope",
     ),
     Signal(
         "forking_rate",
@@ -28,7 +26,6 @@ SIGNALS = (
         "Share of tokens whose entropy is above the baseline's 80th percentile: the f of d_collapse.",
         "derived",
         "SCOPE Sec. 4.2",
-        panel="collapse",
     ),
     Signal(
         "d_collapse",
@@ -38,6 +35,5 @@ SIGNALS = (
         "derived",
         "SCOPE Sec. 4.2",
         better="down",
-        panel="collapse",
     ),
 )

@@ -3,8 +3,8 @@
 from entrostat.wire.declared.signal import Signal
 
 SIGNALS = (
-    Signal("num_tokens", "tokens", "Response tokens in the step.", "sum", "ours", panel="cost"),
-    Signal("num_responses", "1", "Responses in the step.", "sum", "ours", panel="cost"),
+    Signal("num_tokens", "tokens", "Response tokens in the step.", "sum", "ours"),
+    Signal("num_responses", "1", "Responses in the step.", "sum", "ours"),
     Signal(
         "num_invalid_tokens",
         "tokens",
@@ -12,10 +12,9 @@ SIGNALS = (
         "sum",
         "ours",
         better="down",
-        panel="cost",
     ),
-    Signal("wall_time_s", "s", "When the step ended, seconds since 1970.", "max", "ours", panel="cost"),
-    Signal("step_s", "s", "Wall time of the step on its slowest rank.", "max", "ours", better="down", panel="cost"),
+    Signal("wall_time_s", "s", "When the step ended, seconds since 1970.", "max", "ours"),
+    Signal("step_s", "s", "Wall time of the step on its slowest rank.", "max", "ours", better="down"),
     Signal(
         "probe_ms",
         "ms",
@@ -23,7 +22,6 @@ SIGNALS = (
         "max",
         "ours",
         better="down",
-        panel="cost",
     ),
     Signal(
         "reduce_ms",
@@ -32,7 +30,6 @@ SIGNALS = (
         "max",
         "ours",
         better="down",
-        panel="cost",
     ),
     Signal(
         "probe_share",
@@ -41,6 +38,5 @@ SIGNALS = (
         "mean",
         "ours",
         better="down",
-        panel="cost",
     ),
 )

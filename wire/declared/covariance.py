@@ -15,7 +15,6 @@ SIGNALS = (
         "comoment",
         "Entropy Mechanism Eq. 8",
         ("advantages",),
-        panel="covariance",
     ),
     *(
         Signal(
@@ -25,7 +24,6 @@ SIGNALS = (
             "mean",
             "Entropy Mechanism Table 1",
             ("advantages",),
-            panel="covariance",
         )
         for suffix, share in COVARIANCE_TOPS.items()
     ),
@@ -37,7 +35,6 @@ SIGNALS = (
         "derived",
         "Entropy Mechanism Eq. 7",
         ("advantages", "groups"),
-        panel="covariance",
     ),
     Signal(
         "token_grad_norm",
@@ -47,7 +44,6 @@ SIGNALS = (
         "mean",
         "Exchange Eq. 4, 12",
         ("advantages", "sum of squares", "hidden states"),
-        panel="gradient",
     ),
     Signal(
         "token_grad_norm_logits",
@@ -56,6 +52,5 @@ SIGNALS = (
         "mean",
         "Exchange Eq. 4, 12",
         ("advantages", "sum of squares"),
-        panel="gradient",
     ),
 )

@@ -18,7 +18,6 @@ SIGNALS = (
         "Mean entropy of the policy's next-token distribution, over response tokens.",
         "mean",
         "Exchange Eq. 3",
-        panel="entropy",
     ),
     Signal(
         "entropy_pos",
@@ -27,7 +26,6 @@ SIGNALS = (
         "mean",
         "Exchange Sec. 3",
         ("advantages",),
-        panel="entropy",
     ),
     Signal(
         "entropy_neg",
@@ -36,7 +34,6 @@ SIGNALS = (
         "mean",
         "Exchange Sec. 3",
         ("advantages",),
-        panel="entropy",
     ),
     *(
         Signal(
@@ -45,7 +42,6 @@ SIGNALS = (
             f"{share:.0%} of the tokens have an entropy below this. {_BIN}",
             "derived",
             "ours",
-            panel="spread",
         )
         for suffix, share in QUANTILES.items()
     ),
@@ -56,7 +52,6 @@ SIGNALS = (
         "that the 20 % end in, which counts by its mean.",
         "derived",
         "SCOPE Sec. 4.2",
-        panel="spread",
     ),
     Signal(
         "d_entropy",
@@ -64,7 +59,6 @@ SIGNALS = (
         "Change of the mean entropy from this step to the next.",
         "derived",
         "Entropy Mechanism Thm 1",
-        panel="covariance",
     ),
 )
 
@@ -77,7 +71,6 @@ PROFILES = (
         f"Mean entropy {_CURVE}.",
         "mean",
         "Exchange Fig. 6",
-        panel="positions",
         shape="positions",
     ),
     *(
@@ -88,7 +81,6 @@ PROFILES = (
             "mean",
             "Exchange Fig. 6",
             ("advantages",),
-            panel="positions",
             shape="positions",
         )
         for suffix, word in (("pos", "positive"), ("neg", "negative"))

@@ -6,7 +6,7 @@ PASS_AT = (1, 2, 4, 8, 16, 32, 64)
 """The k of ``pass_at_k`` and ``maj_at_k``: reported up to the group's size."""
 
 SIGNALS = (
-    Signal("reward_mean", "1", "Mean reward over responses.", "mean", "all papers", ("rewards",), "up", "reward"),
+    Signal("reward_mean", "1", "Mean reward over responses.", "mean", "all papers", ("rewards",), "up"),
     Signal(
         "reward_std",
         "1",
@@ -14,7 +14,6 @@ SIGNALS = (
         "std",
         "all papers",
         ("rewards",),
-        panel="reward",
     ),
     Signal(
         "zero_variance_groups",
@@ -24,7 +23,6 @@ SIGNALS = (
         "all papers",
         ("rewards", "groups"),
         "down",
-        "groups",
     ),
     Signal(
         "all_right_groups",
@@ -33,7 +31,6 @@ SIGNALS = (
         "mean",
         "ours",
         ("rewards", "groups"),
-        panel="groups",
     ),
     Signal(
         "all_wrong_groups",
@@ -43,7 +40,6 @@ SIGNALS = (
         "ours",
         ("rewards", "groups"),
         "down",
-        "groups",
     ),
     *(
         Signal(
@@ -55,7 +51,6 @@ SIGNALS = (
             "Chen et al. 2021: 1 - C(G-c,k)/C(G,k)",
             ("rewards", "groups"),
             "up",
-            "reward",
         )
         for k in PASS_AT
     ),
@@ -69,7 +64,6 @@ SIGNALS = (
             "Wang et al. 2023 (self-consistency)",
             ("rewards", "groups", "answers"),
             "up",
-            "majority",
         )
         for k in PASS_AT
         if k > 1
@@ -82,7 +76,6 @@ SIGNALS = (
         "ours",
         ("advantages",),
         "down",
-        "groups",
     ),
     Signal(
         "unique_completions",
@@ -92,7 +85,6 @@ SIGNALS = (
         "ours",
         ("groups",),
         "up",
-        "groups",
     ),
     Signal(
         "z_bound",
@@ -104,6 +96,5 @@ SIGNALS = (
         "Over-sharpening Thm 2.3",
         ("rewards", "groups"),
         "down",
-        "sharpening",
     ),
 )

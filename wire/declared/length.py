@@ -3,8 +3,8 @@
 from entrostat.wire.declared.signal import Signal
 
 SIGNALS = (
-    Signal("length_mean", "tokens", "Mean length of a response.", "mean", "SCOPE App. B", panel="length"),
-    Signal("length_max", "tokens", "Longest response.", "max", "SCOPE App. B", panel="length"),
+    Signal("length_mean", "tokens", "Mean length of a response.", "mean", "SCOPE App. B"),
+    Signal("length_max", "tokens", "Longest response.", "max", "SCOPE App. B"),
     Signal(
         "truncated_rate",
         "share",
@@ -12,6 +12,5 @@ SIGNALS = (
         "mean",
         "SCOPE App. B",
         better="down",
-        panel="length",
     ),
 )

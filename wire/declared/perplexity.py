@@ -9,7 +9,6 @@ SIGNALS = (
         "Perplexity of a response, exp(-mean log-prob); mean over responses.",
         "mean",
         "Exchange Eq. 7",
-        panel="perplexity",
     ),
     Signal(
         "ln_ppl_z_pos",
@@ -18,7 +17,6 @@ SIGNALS = (
         "derived",
         "Exchange Eq. 7",
         ("advantages", "groups"),
-        panel="perplexity",
     ),
     Signal(
         "ln_ppl_z_neg",
@@ -27,6 +25,5 @@ SIGNALS = (
         "derived",
         "Exchange Eq. 7",
         ("advantages", "groups"),
-        panel="perplexity",
     ),
 )

@@ -10,7 +10,6 @@ SIGNALS = (
         "mean",
         "trainers",
         ("old log-probs", "advantages"),
-        panel="policy",
     ),
     Signal(
         "clip_fraction_high",
@@ -19,7 +18,6 @@ SIGNALS = (
         "mean",
         "trainers",
         ("old log-probs", "advantages"),
-        panel="policy",
     ),
     Signal(
         "approx_kl",
@@ -28,7 +26,6 @@ SIGNALS = (
         "mean",
         "trainers (k3 estimator)",
         ("old log-probs",),
-        panel="policy",
     ),
     Signal(
         "ratio_max",
@@ -37,6 +34,5 @@ SIGNALS = (
         "max",
         "trainers",
         ("old log-probs",),
-        panel="policy",
     ),
 )

@@ -25,7 +25,6 @@ class Signal:
         source: paper and equation, or ``ours``.
         needs: the inputs without which it is absent.
         better: the direction people hope for; ``none`` where there is none.
-        panel: the chart of the run page that shows it.
         shape: ``number``: one a step; ``histogram``: tokens in bins, one a step; ``positions``: a curve over relative
             positions in the response, one a step; ``run``: one statement about the whole run.
     """
@@ -37,5 +36,4 @@ class Signal:
     source: str
     needs: tuple[Need, ...] = ()
     better: Direction = "none"
-    panel: str = "other"
     shape: Shape = "number"

@@ -14,7 +14,6 @@ SIGNALS = (
         "Exchange App. B",
         ("text",),
         "down",
-        "quality",
     ),
     Signal(
         "language_mixing_rate",
@@ -24,7 +23,6 @@ SIGNALS = (
         "Exchange App. B",
         ("text", "prompt texts"),
         "down",
-        "quality",
     ),
     Signal(
         "repetition_rate",
@@ -35,7 +33,6 @@ SIGNALS = (
         "Exchange App. B",
         ("text",),
         "down",
-        "quality",
     ),
     *(
         Signal(
@@ -45,7 +42,6 @@ SIGNALS = (
             "mean",
             "Exchange App. C",
             ("text",),
-            panel="categories",
         )
         for category in CATEGORIES
     ),
@@ -57,7 +53,6 @@ SIGNALS = (
             "mean",
             "Exchange App. C",
             ("text",),
-            panel="category_entropy",
         )
         for category in CATEGORIES
     ),
