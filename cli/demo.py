@@ -104,7 +104,14 @@ def _train(console: "Console", url: str, data: Path, steps: int, seed: int) -> d
             output_dir=scratch,
             on_step=lambda step: progress.update(training, completed=step),
         )
-        handle = entrostat.attach(trainer, url=url, directory=data / "spool", tags={"demo": "many_answers"})
+        handle = entrostat.attach(
+            trainer,
+            url=url,
+            directory=data / "spool",
+            tags={"demo": "many_answers"},
+            answer_pattern=r"\d+\+\d+",
+            keep_text=True,
+        )
         trainer.train()
         after = evaluate.evaluate(model, tokenizer, seed=seed)
     run_id = handle.run_id

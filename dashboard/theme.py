@@ -35,6 +35,8 @@ def layout(**more: Any) -> dict[str, Any]:
         "xaxis": dict(axis),
         "yaxis": dict(axis),
         "dragmode": "zoom",
+        # Else a dark box: half of the transparent paper.
+        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": GREY},
     }
     for key, value in more.items():
         base[key] = {**base[key], **value} if isinstance(value, dict) and key in base else value

@@ -3,7 +3,7 @@
 from entrostat.probe.definitions import Rollout, Settings
 from entrostat.probe.step import StepData
 from entrostat.wire.declared.groups import PASS_AT
-from entrostat.wire.signals import FAMILIES, Need
+from entrostat.wire.signals import FAMILIES, Need, Signal
 
 _MISSING: dict[Need, str] = {
     "advantages": "no advantages were given",
@@ -24,7 +24,7 @@ def absences(there: frozenset[Need], settings: Settings) -> dict[str, list[str]]
     found: dict[str, list[str]] = {}
     for family, signals in FAMILIES.items():
         for signal in signals:
-            reason = _reason(family, signal.name, signal.needs, there, settings)
+            reason = _reason(family, signal, there, settings)
             if reason is not None:
                 found.setdefault(reason, []).append(signal.name)
     return found
@@ -47,10 +47,11 @@ def inputs(step: StepData, rollouts: list[Rollout]) -> frozenset[Need]:
     return frozenset(need for need, is_there in has.items() if is_there)
 
 
-def _reason(family: str, name: str, needs: tuple[Need, ...], there: frozenset[Need], settings: Settings) -> str | None:
-    if family in settings.without:
+def _reason(family: str, signal: Signal, there: frozenset[Need], settings: Settings) -> str | None:
+    # Derived signals cost the run nothing: the views make them from rows that are sent anyway.
+    if family in settings.without and signal.merge != "derived":
         return f"the family {family!r} is switched off"
-    if missing := [need for need in needs if need not in there]:
+    if missing := [need for need in signal.needs if need not in there]:
         return "; ".join(_MISSING[need] for need in missing)
     too_large = {f"{kind}_at_{k}" for kind in ("pass", "maj") for k in PASS_AT if k > (settings.group_size or k)}
-    return f"groups have {settings.group_size} responses" if name in too_large else None
+    return f"groups have {settings.group_size} responses" if signal.name in too_large else None

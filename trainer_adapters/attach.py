@@ -89,7 +89,7 @@ def attach(
         baseline_steps: the first steps, which d_collapse is measured against, 5 by default.
         correct_at: a response is right when its total reward is at least this, 1.0 by default.
         without: families of signals to switch off, of ``entrostat signals``: without ``candidates`` none are measured,
-            without ``text`` responses are not read.
+            without ``text`` responses are not read. What views make from the rows that are left stays.
         answer_pattern: a regular expression whose matches in a response are its answers: their group ``answer``, else
             their first group, else all of them. ``\boxed{...}`` by default. Of an answer only a hash is sent.
         keep_text: send each token row's text too; off by default. Prompts are never sent; the token ids of responses
