@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from entrostat.interventions.policy_loss import Aggregation, policy_loss
-from entrostat.interventions.transform import Transform
+from entrostat.interventions.transform import ReferenceKL, State, Transform
 from entrostat.probe.capture import Observed, capture
 from entrostat.probe.definitions import Settings
 from entrostat.probe.text.decode import texts_of
@@ -36,6 +36,7 @@ class Seen:
     stats: TokenStats
     mask: Tensor
     advantages: Tensor | None
+    groups: Tensor | None = None
 
     @property
     def entropy(self) -> Tensor:
@@ -107,6 +108,7 @@ class Probe:
         self._rank = rank
         self._generators: dict[torch.device, torch.Generator] = {}
         self._last_step = resume_step or 0
+        self._states: dict[str, State] = {}
         self.session.recorder.begin_step()
 
     @property
@@ -196,7 +198,7 @@ class Probe:
                 prompt_ids=prompt_ids if self.session.reads_texts else None,
             )
             self._record(stats, seen, micro_batches)
-        return Seen(stats, mask, advantages)
+        return Seen(stats, mask, advantages, groups)
 
     def policy_loss(
         self,
@@ -206,16 +208,23 @@ class Probe:
         old_logps: Tensor | None = None,
         aggregation: Aggregation = "token",
         entropy: Tensor | None = None,
+        top_logps: Tensor | None = None,
+        reference_kl: ReferenceKL | None = None,
         transforms: Sequence[Transform] = (),
     ) -> Tensor:
         """PPO's clipped surrogate on the observed micro-batch, with the probe's clip range and ``transforms``.
 
+        What a method has to remember (the random choices of ``clip_cov``) is kept from call to call, by its name.
+
         Args:
             logp: [B, T] log-probs of the labels under the policy being trained, with gradient.
-            seen: what ``observe`` returned for the micro-batch; its advantages and mask are used.
+            seen: what ``observe`` returned for the micro-batch; its advantages, mask and groups are used.
             old_logps: [B, T] under the policy that sampled; None: this very policy.
             aggregation: ``token`` or ``response``; see ``entrostat.interventions.policy_loss``.
             entropy: [B, T] with gradient, for methods that need one.
+            top_logps: [B, T, n] of the policy's most likely candidates, with gradient, for ``casp``.
+            reference_kl: rows [k] of the flattened batch -> their KL to a reference [k], with gradient, for ``scope``
+                and ``selective_kl``.
             transforms: interventions to apply, for example ``chain({"clip_higher": {}})``.
 
         Raises:
@@ -224,18 +233,24 @@ class Probe:
         if seen.advantages is None:
             raise ValueError("policy_loss needs advantages: give them to observe(advantages=...)")
         clip = self.session.definitions
-        return policy_loss(
+        found = policy_loss(
             logp,
             seen.advantages,
             seen.mask,
             old_logp=old_logps,
             transforms=transforms,
+            states=self._states,
             eps_low=clip.eps_low,
             eps_high=clip.eps_high,
             aggregation=aggregation,
             entropy=entropy,
+            top_logps=top_logps,
             is_top1=seen.stats.is_top1.view(seen.mask.shape),
-        ).loss
+            reference_kl=reference_kl,
+            groups=seen.groups,
+        )
+        self._states |= found.states
+        return found.loss
 
     def end_step(self, step: int, metrics: Mapping[str, float] | None = None) -> None:
         """An optimizer step has ended: what was observed since the last one becomes its rows.

@@ -12,6 +12,8 @@ from support.steps import random_step
 
 import entrostat
 from entrostat.interventions.chain import chain
+from entrostat.interventions.methods import METHODS
+from entrostat.interventions.policy_loss import policy_loss
 
 NO_SERVER = "http://127.0.0.1:9"
 ROOT = Path(__file__).parents[2]
@@ -90,6 +92,31 @@ def test_policy_loss_is_ppos_with_what_is_switched_on(tmp_path):
     assert wider < usual
     usual.backward()
     assert logp.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
+def test_every_method_can_be_used_in_a_loop_and_gives_what_the_policy_loss_gives(tmp_path, method):
+    given = tensors(random_step(1))
+    logps = given["logits"].requires_grad_().log_softmax(-1)
+    logp = logps.gather(-1, given["labels"].unsqueeze(-1)).squeeze(-1)
+    entropy, top = -(logps.exp() * logps).sum(-1), logps.sort(-1, descending=True).values[..., :3]
+    shared = {
+        "entropy": entropy, "top_logps": top, "transforms": chain({method.name: {}}),
+        "reference_kl": lambda rows: entropy.reshape(-1)[rows],
+    }  # fmt: skip
+    with probe(tmp_path, eps_high=0.28) as made:
+        seen = made.observe(**given)
+        losses = [made.policy_loss(logp, seen, old_logps=given["old_logps"], **shared) for _ in range(2)]
+
+    states = {}
+    for loss in losses:
+        expected = policy_loss(
+            logp, given["advantages"], given["mask"], old_logp=given["old_logps"], eps_low=0.2, eps_high=0.28,
+            is_top1=seen.stats.is_top1.view(given["mask"].shape), groups=given["groups"], states=states, **shared,
+        )  # fmt: skip
+        states = expected.states
+        assert torch.equal(loss, expected.loss)
+        loss.backward(retain_graph=True)
 
 
 def test_observing_leaves_gradients_and_random_numbers_alone(tmp_path):
