@@ -23,8 +23,8 @@ _BRACE = re.compile(r"(?P<box>\\boxed\s*\{)|\\[{}]|[{}]")  # an escaped brace is
 _CJK = re.compile(
     "["
     "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af"  # Han
-    "\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9d"  # kana
-    "\u1100-\u11ff\u3130-\u318f\ua960-\ua97f\uac00-\ud7ff"  # Hangul
+    "\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9d\U0001b000-\U0001b16f"  # kana
+    "\u1100-\u11ff\u3130-\u318f\ua960-\ua97f\uac00-\ud7ff\uffa1-\uffdc"  # Hangul
     "]"
 )
 # Scripts that put no space between words: Thai to Tibetan, Burmese, Khmer, kana, Han. At most 16 characters: a thousand

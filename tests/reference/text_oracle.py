@@ -25,7 +25,8 @@ def boxes(text):
 
 def has_cjk(text):
     """By the names Unicode gives, not by ranges."""
-    kinds = ("CJK UNIFIED IDEOGRAPH", "CJK COMPATIBILITY IDEOGRAPH", "HIRAGANA", "KATAKANA", "HANGUL")
+    kinds = ("CJK UNIFIED IDEOGRAPH", "CJK COMPATIBILITY IDEOGRAPH", "HIRAGANA", "KATAKANA", "HANGUL",
+             "HENTAIGANA", "HALFWIDTH KATAKANA LETTER", "HALFWIDTH HANGUL LETTER")  # fmt: skip
     return any(unicodedata.name(c, "").startswith(kinds) for c in text)
 
 
