@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from reference import signals_oracle as oracle
 from support.steps import CANDIDATES, captured, random_step
@@ -74,7 +74,8 @@ def values(step, cuts=()):
     edges = [0, *sorted(set(cuts)), len(step)]
     data = gather([captured(step[a:b], measure_all=True) for a, b in pairwise(edges) if b > a])
     rollout = Rollout(np.array([r["reward"] for r in step]), np.array([r["prompt"] for r in step]))
-    return {name: part.value for name, part in signals_of(data, [rollout], DEFINITIONS).items()}
+    found = {name: part.value for name, part in signals_of(data, [rollout], DEFINITIONS).items()}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -96,6 +97,7 @@ def test_every_per_step_signal_of_the_vocabulary_has_a_formula_here():
 
 
 @settings(max_examples=30, deadline=None)
+@example(seed=294, cuts=[])  # no response with a positive advantage: entropy_pos has no value
 @given(seed=st.integers(0, 1000), cuts=st.lists(st.integers(1, 11), max_size=4))
 def test_a_step_cut_into_micro_batches_gives_the_same_values(seed, cuts):
     step = random_step(seed)
@@ -139,6 +141,7 @@ def test_tokens_with_nan_statistics_are_left_out_and_counted():
 
 
 @settings(max_examples=30, deadline=None)
+@example(seed=294, cuts=[])  # no response with a positive advantage: entropy_pos has no value
 @given(seed=st.integers(0, 1000), cuts=st.lists(st.integers(1, 11), max_size=4))
 def test_curves_over_positions_are_their_formula_however_the_step_is_cut(seed, cuts):
     step = random_step(seed, longest=50)
