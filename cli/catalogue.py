@@ -51,19 +51,24 @@ def _trainer_metrics(trainer: str) -> None:
 
 
 def interventions() -> None:
-    """Every intervention: what it acts on, its parameters, its source."""
+    """Every intervention: what it acts on, its parameters with their bounds, what it needs, its source."""
     from rich.console import Console
     from rich.table import Table
 
-    from entrostat.interventions.methods import METHODS
+    from entrostat.wire.interventions import INTERVENTIONS
 
-    table = Table("name", "acts on", "parameters", "source", box=None, header_style="bold")
-    for method in METHODS:
-        fields = method.params.model_fields
+    table = Table(box=None, header_style="bold")
+    table.add_column("name, acts on", no_wrap=True)
+    table.add_column("parameter", no_wrap=True)
+    table.add_column("default", no_wrap=True)
+    table.add_column("allowed", max_width=28)
+    table.add_column("meaning", overflow="fold")
+    for i in INTERVENTIONS:
+        needs = f" Needs {', '.join(i.needs)}." if i.needs else ""
+        without = f" Not with {', '.join(i.excludes)}." if i.excludes else ""
         table.add_row(
-            method.name,
-            str(method.phase.value),
-            ", ".join(f"{name}={field.default}" for name, field in fields.items()),
-            method.source,
+            f"{i.name}, {i.acts_on}", "", "", "", f"{i.meaning}{needs}{without} Source: {i.source}", style="bold"
         )
+        for p in i.params:
+            table.add_row("", p.name, "-" if p.default is None else str(p.default), p.allowed, p.meaning)
     Console(markup=False, highlight=False).print(table)

@@ -1,10 +1,14 @@
-"""Writes the pages that are made from tables: ``docs/{signals,metric-names,sql}.md``. ``--check`` only compares."""
+"""Writes what is made from tables; ``--check`` only compares.
+
+``docs/{signals,interventions,metric-names,sql}.md``, and ``wire/interventions.json``, the catalogue for those who have
+no torch.
+"""
 
 import sys
 import tempfile
 from pathlib import Path
 
-DOCS = Path(__file__).parent
+ROOT = Path(__file__).parent.parent
 
 
 def signals_page() -> str:
@@ -32,6 +36,60 @@ def signals_page() -> str:
         lines += ["", f"## {title}", "", "| name | unit | meaning | source |", "|---|---|---|---|"]
         lines += [f"| `{s.name}` | {s.unit} | {s.meaning} | {s.source} |" for s in declared]
     return "\n".join(lines) + "\n"
+
+
+def catalogue() -> str:
+    """Every intervention as JSON, from the methods themselves."""
+    from pydantic import TypeAdapter
+
+    from entrostat.interventions.methods import CATALOGUE
+    from entrostat.wire.interventions import Intervention, params_of
+
+    declared = [
+        Intervention(
+            name=m.name,
+            acts_on=m.phase.value,
+            meaning=m.meaning,
+            source=m.source,
+            needs=m.make(m.params()).needs if m.make else (),
+            excludes=m.excludes,
+            params=params_of(m.params.model_json_schema()),
+        )
+        for m in CATALOGUE
+    ]
+    return TypeAdapter(list[Intervention]).dump_json(declared, indent=1, exclude_defaults=True).decode() + "\n"
+
+
+def interventions_page() -> str:
+    """Every intervention, from the catalogue."""
+    from pydantic import TypeAdapter
+
+    from entrostat.wire.interventions import Intervention
+
+    lines = [
+        "# Interventions",
+        "",
+        "Made from `interventions/` by `make docs`. They act in the order of the policy loss: reward, advantage,",
+        "ratio, clipping, token mask, penalty; `sampling` and `trainer` act outside it. A parameter that is not given",
+        "takes the paper's value. `entrostat.attach(trainer, mode=..., allow=[...])` says what a run lets happen.",
+    ]
+    for i in TypeAdapter(list[Intervention]).validate_json(catalogue()):
+        lines += ["", f"## `{i.name}`", "", i.meaning, "", f"Acts on: {i.acts_on}. Source: {i.source}."]
+        if i.needs:
+            lines.append(f"Needs: {', '.join(i.needs)}.")
+        lines += [f"Not with `{other}`: {reason}." for other, reason in i.excludes.items()]
+        if i.params:
+            lines += ["", "| parameter | default | allowed | meaning |", "|---|---|---|---|"]
+            lines += [f"| `{p.name}` | {_value(p.default)} | {p.allowed} | {_cell(p.meaning)} |" for p in i.params]
+    return "\n".join(lines) + "\n"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _value(default: object) -> str:
+    return "-" if default is None else str(default)
 
 
 def metric_names_page() -> str:
@@ -79,16 +137,22 @@ def sql_page() -> str:
 
 
 def main() -> int:
-    """Write the pages; with ``--check`` return 1 where one differs."""
+    """Write the files; with ``--check`` return 1 where one differs."""
     stale = []
-    pages = {"signals.md": signals_page(), "metric-names.md": metric_names_page(), "sql.md": sql_page()}
-    for name, page in pages.items():
-        path = DOCS / name
+    makers = {
+        "wire/interventions.json": catalogue,  # first: the page is made from it
+        "docs/signals.md": signals_page,
+        "docs/interventions.md": interventions_page,
+        "docs/metric-names.md": metric_names_page,
+        "docs/sql.md": sql_page,
+    }
+    for name, make in makers.items():
+        path, text = ROOT / name, make()
         if "--check" in sys.argv:
-            if not path.exists() or path.read_text() != page:
+            if not path.exists() or path.read_text() != text:
                 stale.append(name)
         else:
-            path.write_text(page)
+            path.write_text(text)
     if stale:
         print(f"out of date: {', '.join(stale)}; run make docs")  # noqa: T201  a script's answer
     return 1 if stale else 0

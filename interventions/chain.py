@@ -24,7 +24,12 @@ def chain(active: Mapping[str, Mapping[str, Any]]) -> tuple[Transform, ...]:
         for other, reason in BY_NAME[name].excludes.items():
             if other in active:
                 raise ValueError(f"{name} and {other} cannot be combined: {reason}")
-    made = [BY_NAME[name].make(BY_NAME[name].params(**params)) for name, params in active.items()]
+    made = []
+    for name, params in active.items():
+        method = BY_NAME[name]
+        if method.make is None:
+            raise ValueError(f"{name} acts on the {method.phase.value}, not on the loss: it has no place in its chain")
+        made.append(method.make(method.params(**params)))
     return in_order(made)
 
 

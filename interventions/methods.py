@@ -1,4 +1,4 @@
-"""The table of methods. Joining it means joining the laws in ``tests/interventions/``."""
+"""The tables of methods and levers. Joining them means joining the laws in ``tests/interventions/``."""
 
 from entrostat.interventions import (
     casp,
@@ -17,6 +17,7 @@ from entrostat.interventions import (
     selective_kl,
     w_reinforce,
 )
+from entrostat.interventions.levers import learning_rate, pause, save_checkpoint, stop
 from entrostat.interventions.transform import Method
 
 
@@ -46,5 +47,7 @@ METHODS = _unique(
     w_reinforce.METHOD,
     selective_kl.METHOD,
 )
+LEVERS = _unique(learning_rate.METHOD, pause.METHOD, save_checkpoint.METHOD, stop.METHOD)
+CATALOGUE = _unique(*METHODS, *LEVERS)
 
-BY_NAME = {m.name: m for m in METHODS}
+BY_NAME = {m.name: m for m in CATALOGUE}

@@ -1,5 +1,6 @@
 """What an intervention is: a pure function on the tokens of a batch, in one phase of the policy loss."""
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -12,8 +13,10 @@ ReferenceKL = Callable[[Tensor], Tensor]
 
 
 class Phase(StrEnum):
-    """Where a transform acts, in the order in which the loss goes through them."""
+    """Where an intervention acts: first those outside the loss, then the loss's phases in their order."""
 
+    trainer = "trainer"
+    sampling = "sampling"
     reward = "reward"
     advantage = "advantage"
     ratio = "ratio"
@@ -103,13 +106,13 @@ class Transform:
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A published method: how to make its transform, and what people are told of it.
+    """An intervention: how to make its transform, and what people are told of it.
 
     Args:
         name: as in rules, SQL and docs.
         phase: where it acts.
         params: its parameters, with bounds and the paper's defaults.
-        make: parameters -> transform.
+        make: parameters -> transform; None where it acts outside the loss (``Phase.trainer``, ``Phase.sampling``).
         source: paper and equation.
         excludes: methods that it cannot be combined with, and why.
     """
@@ -117,6 +120,11 @@ class Method:
     name: str
     phase: Phase
     params: type[Params]
-    make: Callable[[Any], Transform]
+    make: Callable[[Any], Transform] | None
     source: str
     excludes: dict[str, str]
+
+    @property
+    def meaning(self) -> str:
+        """One sentence: the first line of the method's module."""
+        return (sys.modules[self.params.__module__].__doc__ or "").partition("\n")[0]

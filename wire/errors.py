@@ -14,6 +14,7 @@
     ├── QueryError                a question cannot be answered as asked (HTTP 400)
     │   ├── QueryForbidden        the statement is not a plain SELECT over the public views (HTTP 403)
     │   └── QueryTimeout          stopped after the time limit (HTTP 408)
+    ├── BadParameter              an intervention, a parameter or a rule is not as declared (HTTP 422)
     ├── NotFound                  no such run, stream or signal (HTTP 404)
     ├── Conflict                  the document changed since it was read (HTTP 409)
     └── AttachError               the trainer cannot be attached to, with the version and the way out
@@ -101,6 +102,10 @@ class QueryForbidden(QueryError):
 
 class QueryTimeout(QueryError):
     """The statement was stopped after the time limit."""
+
+
+class BadParameter(EntrostatError):
+    """An unknown intervention, or a parameter, bound or rule that is not as declared; the message names it."""
 
 
 class NotFound(EntrostatError):

@@ -1,7 +1,8 @@
 """The JSON documents that cross between the processes."""
 
 from datetime import datetime
-from typing import Annotated, Any
+from enum import StrEnum
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from pydantic_core import to_json
@@ -22,6 +23,29 @@ class Message(BaseModel):
     def json_bytes(self) -> bytes:
         """The message as UTF-8 JSON. What JSON cannot say becomes its text, NaN and infinities null."""
         return to_json(self, fallback=str, inf_nan_mode="null")
+
+
+class Mode(StrEnum):
+    """What a run lets happen to it."""
+
+    observe = "observe"
+    """Nothing is ever applied."""
+    advise = "advise"
+    """What a person switched on or approved is applied; what a rule wants is only proposed."""
+    act = "act"
+    """What persons and rules want is applied."""
+
+
+class Permissions(Message):
+    """What the user allowed at ``attach``; the controller in the trainer holds to it, whatever the server wants."""
+
+    mode: Mode = Mode.observe
+    allow: list[str] = Field(default_factory=list, description="Interventions that this trainer can apply and may.")
+    bounds: dict[str, tuple[float, float]] = Field(
+        default_factory=dict, description="intervention.parameter -> the user's own lowest and highest value."
+    )
+    grace_s: float = Field(default=600.0, gt=0.0, description="Silence of the server after which on_lost happens.")
+    on_lost: Literal["hold", "revert"] = "hold"
 
 
 class StreamOpen(Message):
@@ -48,6 +72,11 @@ class StreamOpen(Message):
     tags: dict[str, str] = Field(default_factory=dict)
     config: dict[str, Any] = Field(default_factory=dict, description="The trainer's settings, JSON values.")
     settings: dict[str, Any] = Field(default_factory=dict, description="The probe's settings.")
+    permissions: Permissions = Field(default_factory=Permissions, description="What may be done to the run.")
+
+
+Author = Annotated[str, StringConstraints(pattern=r"^(rule|person):.{1,128}$")]
+"""Who wants it: ``rule:collapse-guard`` or ``person:anna``."""
 
 
 class ActiveIntervention(Message):
@@ -55,7 +84,21 @@ class ActiveIntervention(Message):
 
     name: str
     params: dict[str, float | int | bool | str] = Field(default_factory=dict)
-    because: str = Field(description="The rule or the person, and the reason, in one sentence.")
+    because: str = Field(max_length=2000, description="The reason, in one sentence.")
+    by: Author = "person:unknown"
+    selection: Literal["batch", "step"] = Field(
+        default="batch",
+        description="Over what its top share of tokens is taken: each micro-batch, or the last step of all ranks.",
+    )
+    until_step: int | None = Field(default=None, ge=0, description="Last step it is on; the trainer keeps to it.")
+
+
+class Proposal(Message):
+    """What a rule would do, waiting for a person."""
+
+    proposal_id: StreamId
+    intervention: ActiveIntervention
+    step: int = Field(ge=0, description="The step at which it was proposed.")
 
 
 class DesiredState(Message):
@@ -63,7 +106,16 @@ class DesiredState(Message):
 
     version: int = Field(default=0, ge=0)
     interventions: list[ActiveIntervention] = Field(default_factory=list)
+    proposals: list[Proposal] = Field(default_factory=list)
+    is_armed: bool = Field(default=True, description="False: the kill switch is on; nothing is, and no rule acts.")
     updated: datetime | None = None
+
+
+class Thresholds(Message):
+    """Scores that the top share of the last whole step's tokens reached, over all ranks; of ``selection: step``."""
+
+    step: int = Field(ge=0)
+    values: dict[str, float] = Field(description="Intervention -> the score from which a token is chosen.")
 
 
 class StreamOpened(Message):
@@ -72,6 +124,7 @@ class StreamOpened(Message):
     run_id: str = Field(description="The run the stream belongs to; may differ from the one asked for.")
     protocol: int = PROTOCOL
     desired: DesiredState
+    thresholds: Thresholds | None = None
 
 
 class Ack(Message):
@@ -80,6 +133,7 @@ class Ack(Message):
     acked: int = Field(description="The batch's number.")
     duplicate: bool = Field(default=False, description="It was held already; nothing was stored twice.")
     desired: DesiredState
+    thresholds: Thresholds | None = None
 
 
 class ErrorBody(Message):

@@ -31,7 +31,8 @@ def test_a_person_with_curl_can_send_and_see(server):
     assert answer.json() == {
         "acked": 0,
         "duplicate": False,
-        "desired": {"version": 0, "interventions": [], "updated": None},
+        "desired": {"version": 0, "interventions": [], "proposals": [], "is_armed": True, "updated": None},
+        "thresholds": None,
     }
     assert server.ask("select run, step, name, value from step_metric") == [["r", 3, "trainer/loss", 0.5]]
 
