@@ -108,22 +108,31 @@ class Store:
         """What should be on in a run that is known: version 0 where nothing was ever asked for. Asks no database."""
         return self._desired.get(run_id, DesiredState())
 
-    def set_desired(self, run_id: str, state: DesiredState, expected_version: int) -> DesiredState:
-        """Write the next version of a run's desired state; ``state``'s own version and time are replaced.
+    def change_desired(
+        self, run_id: str, change: Callable[[DesiredState], DesiredState], expected_version: int | None = None
+    ) -> DesiredState:
+        """Read, ``change`` (see ``wire.intent``) and write a run's desired state as one; an equal state is not written.
 
         Raises:
             NotFound: no such run.
-            Conflict: the version is not the one expected any more: read it again, then decide again.
+            Conflict: ``expected_version`` is given and is not the newest.
+            Whatever ``change`` raises: nothing is written then.
         """
 
         def write(cursor: duckdb.DuckDBPyConnection) -> DesiredState:
-            held = self.desired(run_id).version
-            if held != expected_version:
-                raise Conflict(f"run {run_id!r} is at version {held} by now, not {expected_version}: read it again")
-            return desired.append(cursor, runs.key_of(cursor, run_id), state, held + 1)
+            key = runs.key_of(cursor, run_id)
+            held = desired.latest(cursor).get(run_id, DesiredState())  # the cache may lag behind the writer's thread
+            if expected_version is not None and held.version != expected_version:
+                raise Conflict(
+                    f"run {run_id!r} is at version {held.version} by now, not {expected_version}: read it again"
+                )
+            changed = change(held)
+            return held if changed == held else desired.append(cursor, key, changed, held.version + 1)
 
         written = self._writer.do(write)
-        self._desired[run_id] = written
+        with self._lock:
+            if written.version >= self.desired(run_id).version:
+                self._desired[run_id] = written
         return written
 
     def runs(self, search: str | None = None, limit: int = 100) -> list[dict[str, Any]]:

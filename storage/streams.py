@@ -3,6 +3,7 @@
 import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 import duckdb
 
@@ -99,7 +100,7 @@ def _new_run(cursor: duckdb.DuckDBPyConnection, opening: StreamOpen) -> tuple[in
     _insert(cursor, schema.RUN, {
         "run": run, "run_id": run_id, "created": utc_now(), "trainer": opening.trainer, "host": opening.host,
         "git_commit": opening.git_commit, "world_size": opening.world_size, "tags": _json(opening.tags), "notes": "",
-        "config": _json(opening.config), "versions": _json(opening.versions), "settings": _json(opening.settings),
+        "config": _json(opening.config), "versions": _json(opening.versions), "settings": _json(_settings(opening)),
     })  # fmt: skip
     return run, run_id
 
@@ -133,7 +134,7 @@ def _stream_values(stream: int, stream_id: str, run: int, run_id: str, opening: 
         "world_size": opening.world_size, "resume_step": opening.resume_step, "opened": utc_now(),
         "started": utc_naive(opening.started), "host": opening.host, "pid": opening.pid, "trainer": opening.trainer,
         "git_commit": opening.git_commit, "versions": _json(opening.versions), "config": _json(opening.config),
-        "settings": _json(opening.settings),
+        "settings": _json(_settings(opening)),
     }  # fmt: skip
 
 
@@ -151,3 +152,7 @@ def _insert(cursor: duckdb.DuckDBPyConnection, table: schema.Table, values: dict
 
 def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _settings(opening: StreamOpen) -> dict[str, Any]:
+    return {**opening.settings, "permissions": opening.permissions.model_dump(mode="json")}

@@ -161,9 +161,10 @@ def test_desired_state_grows_by_versions_and_survives(tmp_path, produce):
     state = DesiredState(interventions=[ActiveIntervention(name="scope", params={"q": 0.05}, because="a test")])
     with Store(url) as store:
         produce(in_store=store)
-        assert store.set_desired("r", state, 0).version == 1
+        assert store.change_desired("r", lambda _: state, expected_version=0).version == 1
         with pytest.raises(Conflict, match="version 1"):
-            store.set_desired("r", state, 0)
+            store.change_desired("r", lambda _: state, expected_version=0)
+        assert store.change_desired("r", lambda held: held).version == 1  # nothing new, no new version
 
     with Store(url) as again:
         assert again.desired("r").interventions == state.interventions
