@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from entrostat.interventions.chain import in_order
-from entrostat.interventions.transform import ReferenceKL, State, Tokens, Transform
+from entrostat.interventions.transform import GroupFacts, ReferenceKL, State, Tokens, Transform
 
 Aggregation = Literal["token", "response", "fixed"]
 
@@ -74,11 +74,65 @@ def policy_loss(
     Raises:
         ValueError: shapes that do not fit, a method whose needs are not there, or ``fixed`` without a normaliser.
     """
+    tokens = tokens_of(
+        logp,
+        advantages,
+        mask,
+        old_logp=old_logp,
+        eps_low=eps_low,
+        eps_high=eps_high,
+        entropy=entropy,
+        top_logps=top_logps,
+        is_top1=is_top1,
+        reference_kl=reference_kl,
+        rewards=rewards,
+        groups=groups,
+    )
+    valid = mask != 0
+    tokens, kept = applied(tokens, in_order(transforms), states or {})
+    ratio = tokens.log_ratio.exp()
+    clipped = ratio.clamp(1 - tokens.eps_low, 1 + tokens.eps_high)
+    surrogate = torch.minimum(ratio * tokens.advantage, clipped * tokens.advantage)
+    per_token = _on(valid, tokens.penalty - surrogate * tokens.weight)
+    low = (ratio < 1 - tokens.eps_low) & (tokens.advantage < 0)
+    high = (ratio > 1 + tokens.eps_high) & (tokens.advantage > 0)
+    count = valid.sum().clamp(min=1)
+    return PolicyLoss(
+        loss=_aggregated(per_token, valid, aggregation, normaliser) + tokens.extra,
+        ratio=ratio.detach(),
+        clip_fraction_low=(low & valid).sum() / count,
+        clip_fraction_high=(high & valid).sum() / count,
+        states=kept,
+        counts=tokens.counts,
+    )
+
+
+def tokens_of(
+    logp: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    *,
+    old_logp: Tensor | None = None,
+    eps_low: float = 0.2,
+    eps_high: float = 0.2,
+    entropy: Tensor | None = None,
+    top_logps: Tensor | None = None,
+    is_top1: Tensor | None = None,
+    reference_kl: ReferenceKL | None = None,
+    rewards: Tensor | None = None,
+    groups: Tensor | None = None,
+    facts: GroupFacts | None = None,
+) -> Tokens:
+    """What the transforms start from, with 0 wherever there is no response token; arguments as in ``policy_loss``.
+
+    Raises:
+        ValueError: shapes that do not fit.
+    """
     _check_shapes(mask, logp=logp, old_logp=old_logp, entropy=entropy, is_top1=is_top1)
     valid = mask != 0
     old = logp.detach() if old_logp is None else old_logp
     advantage = _on(valid, _per_token(advantages, mask))
-    tokens = Tokens(
+    return Tokens(
         logp=_on(valid, logp),
         log_ratio=_on(valid, logp - old),
         advantage=advantage,
@@ -95,23 +149,24 @@ def policy_loss(
         reference_kl=reference_kl,
         rewards=rewards,
         groups=groups,
+        facts=facts or GroupFacts(),
     )
-    tokens, kept = _applied(tokens, in_order(transforms), states or {})
-    ratio = tokens.log_ratio.exp()
-    clipped = ratio.clamp(1 - tokens.eps_low, 1 + tokens.eps_high)
-    surrogate = torch.minimum(ratio * tokens.advantage, clipped * tokens.advantage)
-    per_token = _on(valid, tokens.penalty - surrogate * tokens.weight)
-    low = (ratio < 1 - tokens.eps_low) & (tokens.advantage < 0)
-    high = (ratio > 1 + tokens.eps_high) & (tokens.advantage > 0)
-    count = valid.sum().clamp(min=1)
-    return PolicyLoss(
-        loss=_aggregated(per_token, valid, aggregation, normaliser) + tokens.extra,
-        ratio=ratio.detach(),
-        clip_fraction_low=(low & valid).sum() / count,
-        clip_fraction_high=(high & valid).sum() / count,
-        states=kept,
-        counts=tokens.counts,
-    )
+
+
+def applied(
+    tokens: Tokens, transforms: Sequence[Transform], states: Mapping[str, State]
+) -> tuple[Tokens, dict[str, State]]:
+    """``tokens`` after the transforms, in the order given, and what each wants back at the next step.
+
+    Raises:
+        ValueError: a method's needs are not there.
+    """
+    kept: dict[str, State] = {}
+    for transform in transforms:
+        if missing := [name for name in transform.needs if getattr(tokens, name) is None]:
+            raise ValueError(f"{transform.name} needs {', '.join(missing)}: give it to policy_loss")
+        tokens, kept[transform.name] = transform.apply(tokens, states.get(transform.name))
+    return tokens, kept
 
 
 def _on(valid: Tensor, values: Tensor) -> Tensor:
@@ -132,17 +187,6 @@ def _per_token(advantages: Tensor, mask: Tensor) -> Tensor:
     if advantages.shape == mask.shape:
         return advantages
     raise ValueError(f"advantages {tuple(advantages.shape)} must be [B] or [B, T], with [B, T] = {tuple(mask.shape)}")
-
-
-def _applied(
-    tokens: Tokens, transforms: Sequence[Transform], states: dict[str, State]
-) -> tuple[Tokens, dict[str, State]]:
-    kept: dict[str, State] = {}
-    for transform in transforms:
-        if missing := [name for name in transform.needs if getattr(tokens, name) is None]:
-            raise ValueError(f"{transform.name} needs {', '.join(missing)}: give it to policy_loss")
-        tokens, kept[transform.name] = transform.apply(tokens, states.get(transform.name))
-    return tokens, kept
 
 
 def _aggregated(

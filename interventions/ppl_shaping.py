@@ -16,7 +16,8 @@ class PplShapingParams(Params):
 def ppl_shaping(params: PplShapingParams) -> Transform:
     """A * max(0, 1 - alpha z), z the z-score of a response's ln PPL within its prompt's group.
 
-    PPL is that of the policy that sampled. For alpha z > 1 the formula would turn the sign of A: **Decision** the
+    PPL is that of the policy that sampled, the group the part of it that is at hand, unless the trainer tells of the
+    whole one (``GroupFacts``). For alpha z > 1 the formula would turn the sign of A: **Decision** the
     factor stops at 0, and ``counts`` has ``ppl_shaping_stopped``, the responses where it did.
 
     Example:
@@ -26,17 +27,23 @@ def ppl_shaping(params: PplShapingParams) -> Transform:
 
     def apply(tokens: Tokens, state: State) -> tuple[Tokens, State]:
         assert tokens.groups is not None
-        old_logp = (tokens.logp - tokens.log_ratio).detach()
-        length = tokens.mask.sum(1)
-        ln_ppl = -(old_logp * tokens.mask).sum(1) / length.clamp(min=1)
-        factor = 1 - params.alpha * _z_in_group(ln_ppl, tokens.groups, length > 0)
+        z = tokens.facts.ln_ppl_z
+        if z is None:
+            old_logp = (tokens.logp - tokens.log_ratio).detach()
+            z = z_in_group(ln_ppl(old_logp, tokens.mask), tokens.groups, tokens.mask.sum(1) > 0)
+        factor = 1 - params.alpha * z.to(tokens.advantage.dtype)
         changed = tokens.with_(advantage=tokens.advantage * factor.clamp(min=0).unsqueeze(1))
         return changed.counting(ppl_shaping_stopped=(factor < 0).sum()), state
 
     return Transform("ppl_shaping", Phase.advantage, apply, needs=("groups",))
 
 
-def _z_in_group(values: Tensor, groups: Tensor, is_there: Tensor) -> Tensor:
+def ln_ppl(logp: Tensor, mask: Tensor) -> Tensor:
+    """-mean logp of each response [B], nats, of ``logp`` [B, T] over its tokens."""
+    return -(logp * mask).sum(1) / mask.sum(1).clamp(min=1)
+
+
+def z_in_group(values: Tensor, groups: Tensor, is_there: Tensor) -> Tensor:
     """z-score [B] within each group, spread with n in the denominator; 0 where the group has none."""
     same = ((groups.unsqueeze(0) == groups.unsqueeze(1)) & is_there.unsqueeze(0)).to(values.dtype)
     count = same.sum(1).clamp(min=1)

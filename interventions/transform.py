@@ -26,6 +26,19 @@ class Phase(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class GroupFacts:
+    """What a response's whole group says, where the batch at hand holds only a part of it.
+
+    Args:
+        num_others: [B] responses of its prompt whose advantage is not above 0; None: count those in the batch.
+        ln_ppl_z: [B] z-score of its ln PPL within its group, at sampling; None: taken over those in the batch.
+    """
+
+    num_others: Tensor | None = None
+    ln_ppl_z: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Tokens:
     """What a transform may read and replace: B responses, T positions.
 
@@ -48,6 +61,7 @@ class Tokens:
             gradient; None where there is no reference.
         rewards: [B]; None where unknown.
         groups: [B] the same number for responses to the same prompt; None where unknown.
+        facts: of the whole groups, for trainers that split them over batches.
     """
 
     logp: Tensor
@@ -67,6 +81,7 @@ class Tokens:
     reference_kl: ReferenceKL | None = None
     rewards: Tensor | None = None
     groups: Tensor | None = None
+    facts: GroupFacts = field(default_factory=GroupFacts)
 
     def counting(self, **counts: Tensor) -> "Tokens":
         """A copy that tells these numbers too."""
