@@ -163,7 +163,7 @@ def _rows(
         fold = _Fold(labels[r0:r1], n, dtype)
         for c0 in range(0, num_vocab, vocab_tile):
             raw = tile(r0, r1, c0, min(c0 + vocab_tile, num_vocab)).to(dtype)
-            fold.add(c0, _tempered(raw, heat[r0:r1], softcap, logit_scale))
+            fold.add(c0, tempered(raw, heat[r0:r1], softcap, logit_scale))
         parts.append(fold.finish())
     names = TokenStats.__dataclass_fields__
     return TokenStats(**{name: torch.cat([getattr(p, name) for p in parts]) for name in names})
@@ -201,7 +201,8 @@ def _temperature(value: float | Tensor, num_rows: int, dtype: torch.dtype, devic
     return torch.full((num_rows, 1), value, dtype=dtype, device=device)
 
 
-def _tempered(raw: Tensor, heat: Tensor, softcap: float | None, logit_scale: float | None) -> Tensor:
+def tempered(raw: Tensor, heat: Tensor, softcap: float | None, logit_scale: float | None) -> Tensor:
+    """Logits of the policy that samples, of the model's raw ones [k, V]; ``heat`` [k, 1] is the temperature."""
     z = raw if logit_scale is None else raw * logit_scale
     if softcap is not None:
         # tanh would lift a masked candidate to -softcap, and hide an overflow behind +softcap.
