@@ -2,7 +2,15 @@
 
 import numpy as np
 
-from entrostat.lab.theory import distinct, entropy_change, partition, redistribution, squeeze
+from entrostat.lab.theory import (
+    candidate_gradient,
+    distinct,
+    entropy_change,
+    kernel,
+    partition,
+    redistribution,
+    squeeze,
+)
 from entrostat.lab.theory.finding import Check, Finding
 
 CHECKS: tuple[Check, ...] = (
@@ -11,6 +19,8 @@ CHECKS: tuple[Check, ...] = (
     partition.check,
     distinct.check,
     squeeze.check,
+    candidate_gradient.check,
+    kernel.check,
 )
 
 

@@ -19,7 +19,7 @@ def test_theory_prints_every_identity_with_its_error_and_ends_well():
 
     found = registry.findings(5, 3)
     assert done.exit_code == 0, done.output
-    assert len({f.identity for f in found}) == len(found) == 21
+    assert len({f.identity for f in found}) == len(found) == 28
     assert all(f.identity in done.output and f"{f.error:.1e}" in done.output for f in found)
     assert f"all {len(found)} hold" in done.output
     assert "order" in done.output

@@ -5,8 +5,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from entrostat.interventions import policy_loss
-from entrostat.lab.theory import distinct, entropy_change, partition, redistribution, squeeze
+from entrostat.interventions import casp, chain, policy_loss
+from entrostat.lab.sharpening import labels
+from entrostat.lab.theory import (
+    candidate_gradient,
+    distinct,
+    entropy_change,
+    kernel,
+    partition,
+    redistribution,
+    squeeze,
+)
 from entrostat.probe import token_stats
 from entrostat.probe.signals import candidates, covariance, scope
 from entrostat.wire.mergeable import Part
@@ -185,3 +194,62 @@ def test_a_wrong_sum_of_squares_rank_or_log_prob_is_seen(monkeypatch):
         with monkeypatch.context() as patch:
             with_stats(patch, **changed)
             assert identity in broken(squeeze.check)
+
+
+GRADIENT = "r+ has the gradient r ((1-a) g + (a/N) sum g_n)"
+VALUE = "r+ has the value r"
+WRONG_TOP1 = "a wrong rank-1 token's gradient is lambda A r g"
+CASPS = {
+    "the sampled token gives nothing away": (
+        lambda old, new, tokens: new + 0.1 * (tokens.logp - tokens.logp.detach()),
+        {GRADIENT, WRONG_TOP1},
+    ),
+    "the value moves": (lambda old, new, tokens: new + 1e-6, {GRADIENT, VALUE, WRONG_TOP1}),
+    "nothing is done": (lambda old, new, tokens: old, {GRADIENT, WRONG_TOP1}),
+    "without a stop-gradient": (lambda old, new, tokens: new + tokens.top_logps[..., 0], {GRADIENT, VALUE, WRONG_TOP1}),
+}
+
+
+@pytest.mark.parametrize("mistake", CASPS)
+def test_a_casp_that_redirects_otherwise_is_seen(monkeypatch, mistake):
+    change, expected = CASPS[mistake]
+    real = casp.casp
+
+    def wrong(params):
+        transform = real(params)
+
+        def apply(tokens, state):
+            new, state = transform.apply(tokens, state)
+            return new.with_(log_ratio=change(tokens.log_ratio, new.log_ratio, tokens)), state
+
+        return replace(transform, apply=apply)
+
+    monkeypatch.setattr(casp, "METHOD", replace(casp.METHOD, make=wrong))
+    monkeypatch.setitem(chain.BY_NAME, "casp", casp.METHOD)
+
+    assert broken(candidate_gradient.check) == expected
+
+
+@pytest.mark.parametrize("parameter", ["a", "num_candidates", "lambda_top1", "tau"])
+def test_a_parameter_of_casp_that_does_not_arrive_is_seen(monkeypatch, parameter):
+    fixed = {"a": 0.01, "num_candidates": 1, "lambda_top1": 1.1, "tau": 0.8}[parameter]
+    monkeypatch.setattr(candidate_gradient, "chain", lambda on: chain.chain({"casp": on["casp"] | {parameter: fixed}}))
+
+    assert broken(candidate_gradient.check)
+
+
+def test_labels_that_share_weights_are_seen(monkeypatch):
+    real = labels.logits
+    monkeypatch.setattr(labels, "logits", lambda w, given: real(w, given) + 0.1 * real(w, given).sum(2, keepdim=True))
+
+    assert "K is e_q . e_q' at one label, 0 between two" in broken(kernel.check)
+
+
+def test_another_embedding_of_siamese_is_seen(monkeypatch):
+    monkeypatch.setitem(labels.SIAMESE_INPUTS, "mid", (0.2, 0.5, 0.8, 0.1))
+
+    assert broken(kernel.check) == {
+        "rho = 0.635, 0.56, 0.51",
+        "lambda / rho = 1.38, 1.57, 1.72",
+        "lambda / rho, with lambda = 0.885",
+    }

@@ -4,11 +4,23 @@ import itertools
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from entrostat.lab.theory import distinct, entropy_change, partition, policy, redistribution, registry, squeeze
+from entrostat.lab.theory import (
+    candidate_gradient,
+    distinct,
+    entropy_change,
+    kernel,
+    partition,
+    policy,
+    redistribution,
+    registry,
+    squeeze,
+)
+from entrostat.lab.theory.candidate_gradient import Response
 from entrostat.lab.theory.entropy_change import Bandit
 from entrostat.lab.theory.partition import Batch
 from entrostat.lab.theory.redistribution import Outcomes
@@ -227,3 +239,42 @@ def test_penalising_the_first_candidate_itself_does_not_raise_it():
 
     assert dz[0] < 0
     assert dz[1] > dz[2] > 0
+
+
+# 5. CaSP Eq. 5 and 13
+
+
+@st.composite
+def responses(draw):
+    seed, sign = draw(st.integers(0, 2**32 - 1)), draw(st.sampled_from([-1, 1]))
+    return candidate_gradient.random_response(np.random.default_rng(seed), sign)
+
+
+@quick
+@given(case=responses())
+def test_casp_sends_the_gradient_where_the_paper_says(case):
+    gradient, _ = candidate_gradient.ours(case)
+
+    assert gradient == pytest.approx(candidate_gradient.formula(case), abs=1e-13 * abs(case.advantage))
+
+
+def test_a_candidate_gains_what_the_sampled_token_gives_away():
+    """Two tokens; the first, uniform over three, is above the quantile. A = 2, r = 1, a = 0.3 over two candidates."""
+    case = Response(np.array([[0.0, 0.0, 0.0], [9.0, 0.0, 0.0]]), np.array([2, 0]), np.ones(2), 2.0, 0.3, 2, 1.1, 0.5)
+
+    gradient, ratio = candidate_gradient.ours(case)
+
+    thirds = np.array([0.3 / 2, 0.3 / 2, 0.7]) - 1 / 3
+    assert gradient[0] == pytest.approx(2 * thirds)
+    assert ratio == pytest.approx(1)
+
+
+# 6. Over-sharpening App. G
+
+
+def test_the_kernel_ratios_are_the_papers_up_to_its_slip_in_lambda():
+    own, rho = kernel.entries(torch.zeros(4, 4, dtype=torch.float64))
+
+    assert own == pytest.approx(0.75**2 + 0.5**2 + 0.25**2 + 0.1**2)
+    assert {name: round(0.8775 / value, 2) for name, value in rho.items()} == {"high": 1.38, "mid": 1.57, "low": 1.72}
+    assert {name: round(own / value, 2) for name, value in rho.items()} == {"high": 1.39, "mid": 1.58, "low": 1.74}
