@@ -21,6 +21,7 @@ from transformers import (
     TrainerCallback,
 )
 
+import entrostat
 from entrostat.interventions.dlc import METHOD, DlcParams
 from entrostat.trainer_adapters.sampling.memory_lm import MemoryLM, Rollouts
 from entrostat.trainer_adapters.sampling.memory_logits import MemoryLogits
@@ -128,6 +129,14 @@ def test_a_processor_begins_again_for_other_rows_and_refuses_those_it_has_no_mas
         processor(ids[:1], scores[:1])
     with pytest.raises(ValueError, match="same vocabulary"):
         MemoryLogits(f_phi, MU, mask)(ids, torch.zeros(2, 23))
+
+
+def test_without_a_mask_no_prompt_is_padded():
+    ids, mask = prompts(3, 3)
+    scores, f_phi = torch.zeros(2, 22), memory()
+    with_ones, without = MemoryLogits(f_phi, MU, mask), MemoryLogits(f_phi, MU, None)
+    without(ids[:, :2], scores)
+    assert torch.allclose(without(ids, scores), with_ones(ids, scores), atol=1e-6)
 
 
 def test_a_suppressed_token_stays_suppressed():
@@ -514,6 +523,22 @@ def test_a_resumed_run_goes_on_with_the_memory_of_its_checkpoint(tmp_path, caplo
     third.train(resume_from_checkpoint=f"{tmp_path}/checkpoint-2")
     assert dlc.memory.num_updates == 1
     assert "begins without what was sampled" in caplog.text
+
+
+def test_it_goes_with_a_probe_in_any_order_of_coming_and_going(tmp_path):
+    ends = {}
+    for is_watched in (False, True):
+        trainer = tiny_trl.trainer(tmp_path / "out", max_steps=2)
+        dlc = DlcSampling(trainer).install()
+        if is_watched:
+            handle = entrostat.attach(trainer, url="http://127.0.0.1:9", directory=tmp_path / "spool")
+        trainer.train()
+        ends[is_watched] = weights(trainer)
+        dlc.remove()
+        assert dlc.failure is None
+    assert is_same(ends[False], ends[True])
+    handle.detach()
+    assert not {"_generate_single_turn", "_prepare_inputs", "_compute_loss"} & trainer.__dict__.keys()
 
 
 def test_with_peft_the_memory_is_made_of_the_base_and_acts(tmp_path):

@@ -24,13 +24,14 @@ class MemoryLogits(LogitsProcessor):  # type: ignore[misc]  # transformers is no
     Args:
         memory: f_phi.
         mu: its weight.
-        attention_mask: [B, P] of the prompts, 0 on (left) padding; ``generate`` does not hand it to a processor.
+        attention_mask: [B, P] of the prompts, 0 on (left) padding; ``generate`` does not hand it to a processor. None
+            where no prompt is padded.
     """
 
-    def __init__(self, memory: MemoryLM, mu: float, attention_mask: Tensor) -> None:
+    def __init__(self, memory: MemoryLM, mu: float, attention_mask: Tensor | None) -> None:
         self.memory, self.mu = memory, mu
         self._prompt_mask = attention_mask
-        self._mask = attention_mask
+        self._mask: Tensor | None = None
         self._cache: Any = None
         self._num_seen = 0
 
@@ -52,22 +53,25 @@ class MemoryLogits(LogitsProcessor):  # type: ignore[misc]  # transformers is no
     @torch.no_grad()
     def _next_logits(self, input_ids: Tensor) -> Tensor:
         num_rows, length = input_ids.shape
-        if self._cache is None or num_rows != self._mask.shape[0] or length <= self._num_seen:
-            self._begin(num_rows, length)
-        generated = self._mask.new_ones(num_rows, length - self._mask.shape[1])
-        self._mask = torch.cat([self._mask, generated], 1)
+        mask = self._mask
+        if mask is None or num_rows != mask.shape[0] or length <= self._num_seen:
+            mask = self._begin(input_ids)
+        self._mask = torch.cat([mask, mask.new_ones(num_rows, length - mask.shape[1])], 1)
         output = self.memory.forward(input_ids[:, self._num_seen :], self._mask, keep=1, cache=self._cache)
         self._cache, self._num_seen = output.past_key_values, length
         logits: Tensor = output.logits[:, -1].float()
         return logits
 
-    def _begin(self, num_rows: int, length: int) -> None:
-        num_prompts, width = self._prompt_mask.shape
+    def _begin(self, input_ids: Tensor) -> Tensor:
+        """Forget; the mask of the prompts of these rows."""
+        self._cache, self._num_seen = None, 0
+        if self._prompt_mask is None:
+            return torch.ones_like(input_ids)
+        (num_rows, length), (num_prompts, width) = input_ids.shape, self._prompt_mask.shape
         if num_rows % num_prompts or length < width:
             raise ValueError(
                 f"the processor was made for {num_prompts} prompts of width {width} and is asked for {num_rows} rows "
                 f"of length {length}: make one for each call of generate"
             )
         # ``num_return_sequences`` repeats each prompt's row.
-        self._mask = self._prompt_mask.repeat_interleave(num_rows // num_prompts, dim=0)
-        self._cache, self._num_seen = None, 0
+        return self._prompt_mask.repeat_interleave(num_rows // num_prompts, dim=0)

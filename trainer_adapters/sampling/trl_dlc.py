@@ -65,11 +65,10 @@ class DlcSampling(TrainerCallback):  # type: ignore[misc]  # transformers is not
         self.memory.copy_from_first_rank()
         self.memory_loss: float | None = None
         self.failure: str | None = None
-        self._policy = trainer.accelerator.unwrap_model(trainer.model_wrapped)
         self._is_installed = False
         self._found: dict[str, Any] = {}
         self._rollouts: list[Rollouts] = []
-        found = self._policy.get_output_embeddings().weight.shape[0]
+        found = trainer.model.config.get_text_config().vocab_size
         if self.memory.vocab_size != found:
             raise ValueError(
                 f"the memory has {self.memory.vocab_size} tokens and the policy {found}: they must be the same tokens"
@@ -101,7 +100,10 @@ class DlcSampling(TrainerCallback):  # type: ignore[misc]  # transformers is not
         return self
 
     def remove(self) -> None:
-        """Leave the trainer as it was found; the memory is kept, and ``install`` goes on with it."""
+        """Leave the trainer as it was found; the memory is kept, and ``install`` goes on with it.
+
+        What else has wrapped the same methods since ``install`` must be removed before.
+        """
         if not self._is_installed:
             return
         for name, found in self._found.items():
@@ -117,16 +119,20 @@ class DlcSampling(TrainerCallback):  # type: ignore[misc]  # transformers is not
     def _on_generate_single_turn(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         if self.mu == 0.0 or not self._is_installed or not self.trainer.model.training:
             return original(*args, **kwargs)
-        with one_more_processor(self._policy, self._processor):
+        policy = self.trainer.accelerator.unwrap_model(self.trainer.model_wrapped)  # as TRL itself finds it
+        with one_more_processor(policy, self._processor):
             return original(*args, **kwargs)
 
-    def _processor(self, attention_mask: Tensor) -> LogitsProcessor:
+    def _processor(self, attention_mask: Tensor | None) -> LogitsProcessor:
         return Guarded(MemoryLogits(self.memory, self.mu, attention_mask), self._fail)
 
     def _on_prepare_inputs(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         inputs = original(*args, **kwargs)
         if self.mu > 0.0 and self._is_installed and self.trainer.model.training:
-            self._rollouts.append(_rollouts(inputs))
+            try:
+                self._rollouts.append(_rollouts(inputs))
+            except (KeyError, TypeError, RuntimeError) as error:
+                self._fail(error)
         return inputs
 
     # Events of transformers -------------------------------------------------------------------------------------
@@ -139,7 +145,7 @@ class DlcSampling(TrainerCallback):  # type: ignore[misc]  # transformers is not
             kept = shared_by_first_rank(_read(self._file(args, state)) if state.is_world_process_zero else None)
             if kept is not None:
                 self.load_state_dict(kept)
-        except (RuntimeError, KeyError, ValueError) as error:
+        except (RuntimeError, KeyError, ValueError, TypeError) as error:  # the memory of another shape or version
             self._fail(error)
 
     def on_step_end(self, args: Arguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:

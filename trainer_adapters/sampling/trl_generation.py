@@ -32,7 +32,7 @@ class Guarded(LogitsProcessor):  # type: ignore[misc]  # transformers is not typ
 
 
 @contextmanager
-def one_more_processor(model: Any, make: Callable[[Tensor], LogitsProcessor]) -> Iterator[None]:
+def one_more_processor(model: Any, make: Callable[[Tensor | None], LogitsProcessor]) -> Iterator[None]:
     """Within, each ``model.generate`` uses the processor that ``make`` gives for its attention mask."""
     generate = model.generate
     had_one = "generate" in model.__dict__
@@ -40,7 +40,7 @@ def one_more_processor(model: Any, make: Callable[[Tensor], LogitsProcessor]) ->
     @functools.wraps(generate)
     def with_processor(*args: Any, **kwargs: Any) -> Any:
         given = kwargs.pop("logits_processor", None) or []
-        processors = LogitsProcessorList([*given, make(kwargs["attention_mask"])])
+        processors = LogitsProcessorList([*given, make(kwargs.get("attention_mask"))])
         return generate(*args, logits_processor=processors, **kwargs)
 
     model.generate = with_processor
