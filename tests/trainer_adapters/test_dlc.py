@@ -13,6 +13,7 @@ from transformers import (
     GemmaConfig,
     GenerationConfig,
     GPT2Config,
+    GPT2LMHeadModel,
     LlamaConfig,
     LogitsProcessor,
     LogitsProcessorList,
@@ -32,11 +33,16 @@ from entrostat.wire.errors import AttachError
 MU, TEMPERATURE = 0.5, 0.7
 
 
-def memory(seed=3, **options):
-    """A memory whose logits are far from 0, unlike a new one's."""
-    model = tiny_trl.model(seed, num_hidden_layers=1)
-    with torch.no_grad():
-        model.get_output_embeddings().weight.mul_(20)
+def memory(seed=3, kind="qwen2", **options):
+    """A memory whose logits are far from 0, unlike a new one's; GPT-2's positions are absolute, Qwen's relative."""
+    if kind == "gpt2":
+        torch.manual_seed(seed)
+        sizes = {"vocab_size": 22, "n_layer": 1, "n_embd": 32, "n_head": 2, "bos_token_id": 1, "eos_token_id": 1}
+        model = GPT2LMHeadModel(GPT2Config(**sizes, initializer_range=0.3, tie_word_embeddings=False))
+    else:
+        model = tiny_trl.model(seed, num_hidden_layers=1)
+        with torch.no_grad():
+            model.get_output_embeddings().weight.mul_(20)
     return MemoryLM(model, **options)
 
 
@@ -68,9 +74,10 @@ class Noting(LogitsProcessor):
 # The logits ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("kind", ["qwen2", "gpt2"])
 @pytest.mark.parametrize("lengths", [(4, 4, 4), (1, 5, 3)], ids=["no padding", "left padding"])
-def test_each_decode_steps_scores_are_the_policys_logits_minus_mu_times_the_memorys(lengths):
-    policy, f_phi = tiny_trl.model(1).eval(), memory()
+def test_each_decode_steps_scores_are_the_policys_logits_minus_mu_times_the_memorys(lengths, kind):
+    policy, f_phi = tiny_trl.model(1).eval(), memory(kind=kind)
     ids, mask = prompts(*lengths)
     noting = Noting()
     torch.manual_seed(0)
@@ -162,19 +169,29 @@ def rollouts(*lengths, width=5, seed=0):
     )
 
 
-def test_what_it_learns_is_the_mean_cross_entropy_of_the_sampled_tokens_alone():
+@pytest.mark.parametrize("kind", ["qwen2", "gpt2"])
+def test_what_it_learns_is_the_mean_cross_entropy_of_the_sampled_tokens_alone(kind):
     batch = rollouts(1, 5, 3)
     expected, count = 0.0, 0
-    model = memory().model
+    model = memory(kind=kind).model.double()
     for row in range(3):
         real = batch.attention_mask[row].bool()
         ids, sampled = batch.input_ids[row][real], batch.completion_mask[row][real]
         for t in range(1, len(ids)):
             if sampled[t]:
-                expected -= alone(model, ids[:t]).log_softmax(-1)[ids[t]].item()
+                logits = model(input_ids=ids[:t].unsqueeze(0), use_cache=False).logits[0, -1]
+                expected = expected - logits.log_softmax(-1)[ids[t]]
                 count += 1
     assert count == 12
-    assert memory().learn([batch]) == pytest.approx(expected / count, rel=1e-5)
+    (expected / count).backward()
+
+    learning, gradients = memory(kind=kind), {}
+    learning.optimizer.register_step_pre_hook(
+        lambda *_: gradients.update((n, p.grad.clone()) for n, p in learning.model.named_parameters())
+    )
+    assert learning.learn([batch]) == pytest.approx(expected.item() / count, rel=1e-5)
+    for name, parameter in model.named_parameters():
+        assert torch.allclose(gradients[name].double(), parameter.grad, rtol=1e-3, atol=1e-6), name
 
 
 @pytest.mark.parametrize("tokens_per_pass", [1, 25, 4096])
