@@ -41,7 +41,7 @@ def casp(params: CaspParams) -> Transform:
             )
         if tokens.logp.requires_grad and not tokens.top_logps.requires_grad:
             raise ValueError("casp: top_logps has no gradient, so nothing would reach the candidates")
-        acts = _above_own_quantile(tokens.entropy.detach(), tokens.mask != 0, params.tau)
+        acts = above_own_quantile(tokens.entropy.detach(), tokens.mask != 0, params.tau)
         top = tokens.top_logps[..., : params.num_candidates]
         # Candidates a masked vocabulary lacks (-inf) take no part; their share stays with the sampled token.
         is_there = top.detach().isfinite()
@@ -59,7 +59,7 @@ def casp(params: CaspParams) -> Transform:
     return Transform("casp", Phase.ratio, apply, needs=("entropy", "top_logps", "is_top1"))
 
 
-def _above_own_quantile(entropy: torch.Tensor, valid: torch.Tensor, tau: float) -> torch.Tensor:
+def above_own_quantile(entropy: torch.Tensor, valid: torch.Tensor, tau: float) -> torch.Tensor:
     """[B, T] bool: tokens above the tau-quantile of their response's entropies."""
     known = entropy.masked_fill(~valid, torch.nan)
     return valid & (entropy > known.nanquantile(tau, dim=1, keepdim=True))

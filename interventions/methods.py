@@ -4,6 +4,7 @@ from entrostat.interventions import (
     casp,
     clip_cov,
     clip_higher,
+    dlc,
     entropy_advantage,
     entropy_bonus,
     forking_tokens,
@@ -48,6 +49,7 @@ METHODS = _unique(
     selective_kl.METHOD,
 )
 LEVERS = _unique(learning_rate.METHOD, pause.METHOD, save_checkpoint.METHOD, stop.METHOD)
-CATALOGUE = _unique(*METHODS, *LEVERS)
+SAMPLING = _unique(dlc.METHOD)
+CATALOGUE = _unique(*METHODS, *SAMPLING, *LEVERS)
 
 BY_NAME = {m.name: m for m in CATALOGUE}

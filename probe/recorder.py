@@ -15,7 +15,7 @@ from entrostat.probe.rows import event_rows, metric_rows
 from entrostat.probe.signals import Parts
 from entrostat.wire.mergeable import Part
 from entrostat.wire.metric_names import Flat, flat
-from entrostat.wire.signals import USER_PREFIX
+from entrostat.wire.signals import INTERVENTION_PREFIX, USER_PREFIX
 
 log = logging.getLogger("entrostat")
 
@@ -63,12 +63,15 @@ class Recorder:
         """Start the step's clock; without it a step lasts since the end of the one before."""
         self._began = time.perf_counter()
 
-    def end_step(self, step: int, metrics: Mapping[str, Any] | None = None) -> None:
+    def end_step(
+        self, step: int, metrics: Mapping[str, Any] | None = None, counts: Mapping[str, float] | None = None
+    ) -> None:
         """Close the step: everything added since the last one becomes its rows.
 
         Args:
             step: the optimizer step, as the trainer counts.
             metrics: the user's own numbers of this step, stored as ``trainer/<name>``.
+            counts: what the interventions tell of this rank's tokens, stored as ``intervention/<name>``; they add up.
         """
         now = time.perf_counter()
         cost = self._cost(now)
@@ -76,7 +79,8 @@ class Recorder:
         rollouts, self._rollouts = self._rollouts, []
         self._began, self._own_s = now, 0.0
         users = flat(metrics or {})
-        more = cost | user_parts(users.numbers)
+        told = {f"{INTERVENTION_PREFIX}{name}": Part("sum", (value,)) for name, value in (counts or {}).items()}
+        more = cost | user_parts(users.numbers) | told
         known = None if self.rewards_from_responses else rollouts
         work = partial(self.reducer, step, captures, known, more)
         self.sink.put(work, sum(c.nbytes for c in captures) + 1024)

@@ -84,6 +84,7 @@ def kl_to_reference(hidden: Tensor, head: Head, reference_hidden: Tensor, refere
         with torch.no_grad():
             other = reference_head.logps(reference_rows)
         logps = head.logps(rows)
+        other = other.to(logps.device)  # the reference may live elsewhere, on the CPU
         # A candidate that is masked out counts 0: before the product, or its gradient would be 0 x inf.
         gap = torch.where(logps == -torch.inf, 0.0, logps - other)
         return (logps.exp() * gap).sum(1)

@@ -1,13 +1,14 @@
 """The one line: ``entrostat.attach(trainer)``."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from entrostat.trainer_adapters.session import from_environment
+from entrostat.trainer_adapters.session import Options, from_environment
 from entrostat.wire.counters import Counters
 from entrostat.wire.errors import AttachError
-from entrostat.wire.messages import DesiredState
+from entrostat.wire.interventions import INTERVENTIONS
+from entrostat.wire.messages import DesiredState, Permissions
 
 _POLICY_TRAINERS = ("GRPOTrainer", "RLOOTrainer")
 _ATTRIBUTE = "_entrostat_handle"
@@ -46,6 +47,8 @@ class Handle:
         """Leave the trainer as it was found, from any point between two steps; what was recorded is sent."""
         trainer = self.boundary.tap.trainer
         self.boundary.end(trainer.state)
+        self.boundary.levers.remove()
+        self.boundary.tap.board.put({})
         self.boundary.tap.remove()
         trainer.remove_callback(self.boundary)
         delattr(trainer, _ATTRIBUTE)
@@ -55,6 +58,29 @@ def attached(trainer: Any) -> Handle | None:
     """The handle of a trainer that is attached, or None."""
     handle: Handle | None = getattr(trainer, _ATTRIBUTE, None)
     return handle
+
+
+def permissions_of(options: Options, refusals: Mapping[str, str]) -> Permissions:
+    """What the user allows, of what the trainer can have.
+
+    Args:
+        options: the user's choices.
+        refusals: what the trainer cannot have, and why.
+
+    Raises:
+        AttachError: the user allows something that the trainer cannot have; with the reason.
+    """
+    for name in sorted(options.allow or ()):
+        if name in refusals:
+            raise AttachError(f"allow={name!r}: {refusals[name]}")
+    possible = [i.name for i in INTERVENTIONS if i.name not in refusals]
+    return Permissions(
+        mode=options.mode,
+        allow=possible if options.allow is None else sorted(options.allow),
+        bounds=options.bounds,
+        grace_s=options.grace_s,
+        on_lost=options.on_lost,
+    )
 
 
 def attach(
@@ -73,8 +99,16 @@ def attach(
     without: Collection[str] | None = None,
     answer_pattern: str | None = None,
     keep_text: bool | None = None,
+    mode: Literal["observe", "advise", "act"] | None = None,
+    allow: Collection[str] | None = None,
+    bounds: Mapping[str, tuple[float, float]] | None = None,
+    reference: Any = None,
+    grace_s: float | None = None,
+    on_lost: Literal["hold", "revert"] | None = None,
 ) -> Handle:
-    r"""Watch ``trainer`` from now on. Its loss and gradients stay the same to the bit.
+    r"""Watch ``trainer`` from now on, and let be done to it what ``mode`` and ``allow`` say.
+
+    While nothing is switched on, its loss and gradients stay the same to the bit.
 
     Args:
         trainer: TRL's ``GRPOTrainer`` or ``RLOOTrainer``.
@@ -96,13 +130,25 @@ def attach(
             always are, and whoever has the tokenizer can read them: with ``tokens="all"`` whole responses, else the
             rows kept. This makes them readable to everyone who may query the server. ``probe/README.md`` lists what
             leaves the machine.
+        mode: ``observe``: nothing is ever applied; ``advise``: what a person switched on or approved; ``act``: what
+            rules want too. Else ENTROSTAT_MODE, else observe.
+        allow: the interventions of ``entrostat interventions`` that may be; by default all that this trainer can have.
+        bounds: tighter bounds of yours, for example ``{"kl_cov.beta": (0.0, 2.0)}``.
+        reference: for ``scope`` and ``selective_kl``: a causal language model of transformers, or
+            ``entrostat.FrozenCopy()`` of the policy as it is now; by default the trainer's own reference or the base
+            model under a PEFT adapter, where there is one.
+        grace_s: silence of the server, in seconds, after which ``on_lost`` happens; 600 by default.
+        on_lost: ``hold`` what is on, or ``revert`` to nothing; hold by default.
 
     Returns:
         A handle with ``run_id``, ``url``, ``desired`` and ``detach()``.
 
     Raises:
-        AttachError: not a trainer we know, already attached, or a version whose private names have moved.
+        AttachError: not a trainer we know, already attached, a version whose private names have moved, or something
+            in ``allow`` that this trainer cannot have, with the reason.
+        BadParameter: ``allow`` or ``bounds`` name something that does not exist.
         ValueError: an option out of range, with its name.
+        TypeError: ``reference`` is not one.
     """
     if attached(trainer) is not None:
         raise AttachError(f"this {type(trainer).__name__} is attached already: call handle.detach() first")
@@ -120,6 +166,11 @@ def attach(
         without=without,
         answer_pattern=answer_pattern,
         keep_text=keep_text,
+        mode=mode,
+        allow=allow,
+        bounds=None if bounds is None else dict(bounds),
+        grace_s=grace_s,
+        on_lost=on_lost,
     )
     if not any(base.__name__ in _POLICY_TRAINERS for base in type(trainer).__mro__):
         raise AttachError(
@@ -127,11 +178,14 @@ def attach(
             f"TRL's {' and '.join(_POLICY_TRAINERS)}; in a loop of your own use entrostat.Probe"
         )
     from entrostat.trainer_adapters.hf_callback import StepBoundary
+    from entrostat.trainer_adapters.reference import reference_of
     from entrostat.trainer_adapters.trl_policy import PolicyTap
 
-    tap = PolicyTap(trainer)
+    # Before the taps are in: a frozen copy must not carry them.
+    tap = PolicyTap(trainer, reference=reference_of(trainer, reference))
+    permissions = permissions_of(options, tap.refusals())
     tap.install()
-    boundary = StepBoundary(tap, options)
+    boundary = StepBoundary(tap, options, permissions)
     trainer.add_callback(boundary)
     handle = Handle(boundary)
     setattr(trainer, _ATTRIBUTE, handle)

@@ -1,32 +1,40 @@
-"""Step boundaries of a transformers trainer: where a session begins, each step ends, and a run goes on."""
+"""Step boundaries of a transformers trainer: where a session begins, each step ends, and what is in force changes."""
 
 import inspect
 import logging
+import time
 from typing import Any
 
 import torch.distributed
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from entrostat.trainer_adapters import run_info
+from entrostat.trainer_adapters.controller import Controller, Intent
+from entrostat.trainer_adapters.hf_levers import Levers
 from entrostat.trainer_adapters.session import Options, Place, Session, from_environment
 from entrostat.trainer_adapters.trl_policy import PolicyTap
 from entrostat.wire.errors import AttachError, EntrostatError
+from entrostat.wire.messages import Mode, Permissions
 
 log = logging.getLogger("entrostat")
 
 _STATE_KEY = "entrostat"
+PAUSE_POLL_S = 1.0
+"""How often a paused trainer looks whether it may go on."""
 
 
 class StepBoundary(TrainerCallback):  # type: ignore[misc]  # transformers is not typed for us
     """Opens the session when training begins, closes each step, ends it; one for each attached trainer."""
 
-    def __init__(self, tap: PolicyTap, options: Options) -> None:
-        self.tap, self.options = tap, options
+    def __init__(self, tap: PolicyTap, options: Options, permissions: Permissions) -> None:
+        self.tap, self.options, self.permissions = tap, options, permissions
         self.trainer_name = f"{type(tap.trainer).__module__.split('.')[0]}.{type(tap.trainer).__name__}"
         self.run_id = options.run or run_info.new_run_id(self.trainer_name)
         self.session: Session | None = None
         self.last_session: Session | None = None
         self.has_failed = False
+        self.levers = Levers(tap.trainer, tap.board)
+        self.controller: Controller | None = None
 
     def begin(self, state: TrainerState) -> None:
         """Open the session, at a step boundary: at the start, after a resume, or in the middle of a run.
@@ -54,9 +62,14 @@ class StepBoundary(TrainerCallback):  # type: ignore[misc]  # transformers is no
                 "model": run_info.plain(trainer.model.config.to_dict()),
             },
             self.tap.definitions(self.options.correct_at),
-            {"head": "trainer", "temperature": trainer.temperature},
+            {"head": "trainer", "temperature": trainer.temperature, **self.tap.about_interventions()},
+            self.permissions,
         )
         self.tap.session = self.session
+        self.controller = Controller(self.permissions, self.tap.board, self.session.say)
+        if (kept := _kept(state, "controller")) is not None:
+            with self.session.guarded("restoring the interventions of a checkpoint"):
+                self.controller.load_state_dict(kept)
         if "text" not in self.options.without:
             with self.session.guarded("copying the tokenizer"):
                 self.session.read_texts(self.tap.texts())
@@ -65,10 +78,9 @@ class StepBoundary(TrainerCallback):  # type: ignore[misc]  # transformers is no
 
     def _place(self, state: TrainerState) -> Place:
         accelerator = self.tap.trainer.accelerator
-        kept = (state.stateful_callbacks or {}).get(_STATE_KEY)
         run_id = self.run_id
-        if kept is not None and state.global_step > 0 and not self.options.run:
-            run_id = kept["attributes"]["run_id"]
+        if (kept := _kept(state, "run_id")) is not None and not self.options.run:
+            run_id = kept
         shared = [run_id, run_info.new_id()]
         if accelerator.num_processes > 1 and torch.distributed.is_initialized():
             # The one time ranks speak for our sake: all must name the same run.
@@ -104,12 +116,53 @@ class StepBoundary(TrainerCallback):  # type: ignore[misc]  # transformers is no
         """An optimizer step begins; attached in the middle of a run, the session begins here."""
         if self.session is None and not self.has_failed:
             self.begin(state)
+        if self.session is not None and self.controller is not None and self.permissions.mode != Mode.observe:
+            with self.session.guarded("switching interventions"):
+                self._switch(self.session, self.controller, state.global_step + 1)
+
+    def _switch(self, session: Session, controller: Controller, step: int) -> None:
+        began = time.monotonic()
+        while True:
+            intent = self._intent(session, waited_s=time.monotonic() - began)
+            controller.at_boundary(step, intent)
+            longest_s = self.levers.longest_pause_s
+            if longest_s is None:
+                break
+            if intent.waited_s >= longest_s:
+                controller.broken["pause"] = f"it lasted {longest_s:g} s, the longest that was allowed"
+            else:
+                time.sleep(PAUSE_POLL_S)
+        self.levers.at_boundary()
+
+    def _intent(self, session: Session, waited_s: float) -> Intent:
+        """What rank 0 has heard; every rank gets the same."""
+        shared: list[Any] = [session.intent(waited_s)]
+        if session.place.world_size > 1 and torch.distributed.is_initialized():
+            torch.distributed.broadcast_object_list(shared, src=0)
+        intent: Intent = shared[0]
+        return intent
+
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Gradients are there, the optimizer has not moved yet."""
+        self.levers.before_update()
+
+    def on_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """The optimizer has moved, the scheduler not yet."""
+        self.levers.after_update()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """An optimizer step has ended; ``global_step`` counts it already."""
-        if self.session is not None:
-            with self.session.guarded("closing a step"):
-                self.session.recorder.end_step(state.global_step)
+        if self.session is None:
+            return
+        with self.session.guarded("closing a step"):
+            self.session.recorder.end_step(state.global_step, counts=self.tap.take_counts())
+        if self.controller is not None and self.permissions.mode != Mode.observe:
+            state.stateful_callbacks[_STATE_KEY]["attributes"]["controller"] = self.controller.state_dict()
+            self.levers.at_end(control)
 
     def on_log(
         self,
@@ -129,6 +182,12 @@ class StepBoundary(TrainerCallback):  # type: ignore[misc]  # transformers is no
     ) -> None:
         """Training has ended."""
         self.end(state)
+
+
+def _kept(state: TrainerState, name: str) -> Any:
+    """What a checkpoint that this run goes on from has kept under ``name``, or None."""
+    kept = (state.stateful_callbacks or {}).get(_STATE_KEY)
+    return kept["attributes"].get(name) if kept is not None and state.global_step > 0 else None
 
 
 class Callback(TrainerCallback):  # type: ignore[misc]  # transformers is not typed for us

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import math
 import os
 import time
 from collections.abc import Iterator
@@ -17,7 +18,10 @@ from entrostat.probe.text.decode import Texts
 from entrostat.probe.text.quality import AnswerFinder
 from entrostat.probe.text.reader import Reader
 from entrostat.trainer_adapters import run_info
-from entrostat.wire.messages import DesiredState, StreamOpen
+from entrostat.trainer_adapters.controller import Intent
+from entrostat.wire.errors import BadParameter
+from entrostat.wire.interventions import named
+from entrostat.wire.messages import DesiredState, Mode, Permissions, StreamOpen
 from entrostat.wire.sender import Sender
 from entrostat.wire.signals import FAMILIES
 
@@ -48,6 +52,11 @@ class Options:
     without: frozenset[str] = frozenset()
     answer_pattern: str | None = None
     keep_text: bool = False
+    mode: Mode = Mode.observe
+    allow: frozenset[str] | None = None
+    bounds: dict[str, tuple[float, float]] = field(default_factory=dict)
+    grace_s: float = 600.0
+    on_lost: Literal["hold", "revert"] = "hold"
 
     def __post_init__(self) -> None:
         if self.tokens != "all" and (not isinstance(self.tokens, int) or self.tokens < 0):
@@ -57,6 +66,14 @@ class Options:
         if self.baseline_steps < 1:
             raise ValueError(
                 f"baseline_steps={self.baseline_steps}: the baseline of d_collapse needs at least one step"
+            )
+        for name in self.allow or ():
+            named(name)  # says which there are
+        for where, (low, high) in self.bounds.items():
+            _check_bound(where, low, high)
+        if self.grace_s <= 0 or self.on_lost not in ("hold", "revert"):
+            raise ValueError(
+                f"grace_s={self.grace_s}, on_lost={self.on_lost!r}: seconds above 0, and 'hold' or 'revert'"
             )
         AnswerFinder(self.answer_pattern)  # says what is wrong with a pattern
         if unknown := self.without - _OPTIONAL:
@@ -70,16 +87,33 @@ class Options:
         return None if self.tokens == "all" else self.tokens
 
 
+def _check_bound(where: str, low: float, high: float) -> None:
+    name, _, param = where.partition(".")
+    known = [p.name for p in named(name).params]
+    if param not in known:
+        raise BadParameter(f"bounds[{where!r}]: {name} has the parameters {', '.join(known) or 'none'}")
+    if low > high:
+        raise BadParameter(f"bounds[{where!r}]=({low}, {high}): the lowest value is above the highest")
+
+
 def from_environment(**given: Any) -> Options:
-    """Options, those not given taken from ENTROSTAT_URL, _TOKEN, _RUN and _DIR."""
-    names = {"url": "ENTROSTAT_URL", "token": "ENTROSTAT_TOKEN", "run": "ENTROSTAT_RUN", "directory": "ENTROSTAT_DIR"}
+    """Options, those not given taken from ENTROSTAT_URL, _TOKEN, _RUN, _DIR and _MODE."""
+    names = {
+        "url": "ENTROSTAT_URL", "token": "ENTROSTAT_TOKEN", "run": "ENTROSTAT_RUN", "directory": "ENTROSTAT_DIR",
+        "mode": "ENTROSTAT_MODE",
+    }  # fmt: skip
     found = {name: os.environ[variable] for name, variable in names.items() if os.environ.get(variable)}
     merged: dict[str, Any] = {**found, **{k: v for k, v in given.items() if v is not None}}
     merged.setdefault("url", DEFAULT_URL)
     if merged.get("directory") is not None:
         merged["directory"] = Path(merged["directory"])
-    if "without" in merged:
-        merged["without"] = frozenset(merged["without"])
+    for name in ("without", "allow"):
+        if name in merged:
+            merged[name] = frozenset(merged[name])
+    if "mode" in merged:
+        if merged["mode"] not in list(Mode):
+            raise ValueError(f"mode={merged['mode']!r}: it is one of {', '.join(Mode)}")
+        merged["mode"] = Mode(merged["mode"])
     return Options(**merged)
 
 
@@ -112,6 +146,7 @@ class Session:
         config: the trainer's settings, plain JSON values.
         definitions: what the signals' definitions depend on.
         notes: more of the probe's settings, for the record.
+        permissions: what may be done to the run; nothing by default.
     """
 
     def __init__(
@@ -122,9 +157,12 @@ class Session:
         config: dict[str, Any],
         definitions: Settings,
         notes: dict[str, Any],
+        permissions: Permissions | None = None,
     ) -> None:
         self.options, self.place = options, place
-        opening = _opening(options, place, trainer, config, definitions, notes)
+        self.permissions = permissions or Permissions()
+        self._began = time.monotonic()
+        opening = _opening(options, place, trainer, config, definitions, notes, self.permissions)
         self.sender = Sender(opening, url=options.url, token=options.token, root=spool_root(options))
         self.definitions = replace(definitions, num_ranks=place.world_size, without=options.without)
         reducer = Reducer(self.definitions, options.keep_candidates, says_absences=place.rank == 0)
@@ -146,6 +184,21 @@ class Session:
     def desired(self) -> DesiredState:
         """What the server wants to be on, as of its last answer."""
         return self.sender.desired
+
+    def intent(self, waited_s: float = 0.0) -> Intent:
+        """What the server wants, as this rank has heard it."""
+        silent_s = self.sender.silent_s
+        has_heard = math.isfinite(silent_s)
+        if not has_heard:
+            silent_s = time.monotonic() - self._began
+        is_lost = silent_s > self.permissions.grace_s
+        return Intent(self.desired, self.sender.thresholds, is_lost, has_heard, waited_s)
+
+    def say(self, kind: str, message: str, step: int, detail: dict[str, Any]) -> None:
+        """One event of the controller; rank 0 speaks for all."""
+        if self.place.rank == 0:
+            log.info("step %d: %s", step, message)
+            self.recorder.event(kind, message, step, **detail)
 
     def read_texts(self, texts: Texts) -> None:
         """Read the responses' texts from now on; nothing where the family is switched off."""
@@ -189,6 +242,7 @@ def _opening(
     config: dict[str, Any],
     definitions: Settings,
     notes: dict[str, Any],
+    permissions: Permissions,
 ) -> StreamOpen:
     name, pid = run_info.host()
     settings = {
@@ -220,4 +274,5 @@ def _opening(
         tags=options.tags,
         config=config,
         settings=settings,
+        permissions=permissions,
     )

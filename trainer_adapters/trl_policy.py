@@ -1,7 +1,7 @@
 """TRL's GRPOTrainer and RLOOTrainer (1.15 and later): what is tapped, where, and why it changes no number.
 
-TRL fuses the head into the loss, so logits never exist. Four places are wrapped on the trainer's instance, all of them
-passing on exactly what the original returned:
+TRL fuses the head into the loss, so logits never exist. Four places are wrapped on the trainer's instance; with no
+intervention on, all of them pass on exactly what the original returned:
 
 - ``_calculate_rewards``: the rewards of a generation, gathered by TRL over all ranks;
 - ``_generate_and_score_completions``: adds ``entrostat_*`` columns to the batch, which TRL shuffles and splits with the
@@ -21,12 +21,22 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from entrostat.interventions.iac import num_others
+from entrostat.interventions.methods import METHODS
+from entrostat.interventions.ppl_shaping import ln_ppl, z_in_group
+from entrostat.interventions.transform import GroupFacts
 from entrostat.probe.capture import Observed, capture
 from entrostat.probe.definitions import Rollout, Settings
+from entrostat.probe.selected_rows import Head
 from entrostat.probe.text.decode import Texts, texts_of
 from entrostat.probe.token_stats import TokenStats, from_hidden
+from entrostat.trainer_adapters.board import Board
+from entrostat.trainer_adapters.reference import Reference
+from entrostat.trainer_adapters.sampling.trl_generation import check_generation
 from entrostat.trainer_adapters.session import Session
+from entrostat.trainer_adapters.trl_loss import Forward, TrlLoss
 from entrostat.wire.errors import AttachError
+from entrostat.wire.messages import Mode
 
 if TYPE_CHECKING:
     from trl import GRPOTrainer
@@ -39,6 +49,11 @@ _TAPPED = {
 }
 _HEAD_OUTPUTS = ("log_probs", "entropy", "log_sum_sq_probs", "is_top1")
 _PROMPT, _REWARD, _TRUNCATED = "entrostat_prompt", "entrostat_reward", "entrostat_truncated"
+_IMAGES = (
+    "pixel_values", "image_grid_thw", "num_images", "pixel_attention_mask", "spatial_shapes", "num_tiles",
+    "image_sizes", "token_type_ids", "mm_token_type_ids", "image_position_ids",
+)  # fmt: skip
+_OTHERS, _LN_PPL_Z = "entrostat_others", "entrostat_ln_ppl_z"
 
 
 class PolicyTap:
@@ -46,13 +61,17 @@ class PolicyTap:
 
     Args:
         trainer: a ``GRPOTrainer`` or ``RLOOTrainer``.
+        board: the interventions in force; with none, everything is passed on to the bit.
+        reference: for the methods that need one.
 
     Raises:
         AttachError: a private method that is tapped has moved; names the version and the way out.
     """
 
-    def __init__(self, trainer: "GRPOTrainer") -> None:
+    def __init__(self, trainer: "GRPOTrainer", board: Board | None = None, reference: Reference | None = None) -> None:
         self.trainer = trainer
+        self.board, self.reference = board or Board(), reference
+        self.loss = TrlLoss(trainer, self.board, reference is not None)
         self.session: Session | None = None
         self.causal_lm = trainer.model.get_base_model() if hasattr(trainer.model, "peft_config") else trainer.model
         self._inputs: dict[str, Any] | None = None
@@ -119,15 +138,20 @@ class PolicyTap:
         if self.session is not None and self.trainer.model.training:
             with self.session.guarded("reading the rewards of a generation"):
                 output = {**output, **self._response_columns(output)}
+            if self.session.options.mode != Mode.observe:
+                with self.session.guarded("reading what the groups say"):
+                    output = {**output, **self._group_columns(output)}
         return output
 
     def _on_compute_loss(self, original: Any, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
-        self._inputs = inputs
+        # A copy: what an intervention changes must be gone when TRL uses the batch again (num_iterations > 1).
+        self._inputs = dict(inputs)
         try:
-            loss: Tensor = original(model, inputs, *args, **kwargs)
+            loss: Tensor = original(model, self._inputs, *args, **kwargs)
+            return self.loss.finish(loss)
         finally:
             self._inputs = None
-        return loss
+            self.loss.restore()
 
     def _on_get_per_token_logps_and_entropies(self, original: Any, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         # Old and reference log-probs go through here too, without gradients or without entropies.
@@ -142,12 +166,123 @@ class PolicyTap:
             self._is_listening = False
         with self.session.guarded("observing a micro-batch"):
             self._observe(result[0], result[1])
+        if self.board.transforms and self.trainer.model.training:
+            result = (self._act(result[0], result[1], args, kwargs), *result[1:])
         self._hidden = self._head = None
         return result
 
     def _on_backbone(self, _module: torch.nn.Module, _args: Any, output: Any) -> None:
         if self._is_listening:
             self._hidden = output[0] if isinstance(output, tuple) else output.last_hidden_state
+
+    # Acting -----------------------------------------------------------------------------------------------------
+
+    def refusals(self) -> dict[str, str]:
+        """The interventions that this trainer cannot have, and why."""
+        reasons = {m.name: self.loss.refusal(m.name, m.phase) for m in METHODS}
+        try:
+            check_generation(self.trainer, {})
+        except AttachError as error:
+            reasons["dlc"] = str(error)
+        return {name: reason for name, reason in reasons.items() if reason is not None}
+
+    def about_interventions(self) -> dict[str, Any]:
+        """For the run's record."""
+        return {"cannot": self.refusals(), "reference": None if self.reference is None else self.reference.kind}
+
+    def take_counts(self) -> dict[str, float]:
+        """What the interventions tell of the step that ended; says once where one did nothing."""
+        counts = self.board.take_counts()
+        if counts.get("kl_cov_tokens") and not counts.get("kl_cov_moved") and self.session is not None:
+            self.session.warn_once(
+                "kl_cov does nothing: every ratio is 1, and there its penalty has no gradient. Let a rollout serve "
+                "several updates: num_iterations above 1, or steps_per_generation above gradient_accumulation_steps"
+            )
+        return counts
+
+    def _act(self, logp: Tensor, entropy: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        """The log-probs that TRL goes on with. What fails is taken down and said, and the step is as without it."""
+        assert self.session is not None
+        assert self._inputs is not None
+        inputs = self._inputs
+        mask = self._loss_mask(inputs)
+        num_positions = mask.shape[1]
+        hidden = None if self._hidden is None else self._hidden[:, -num_positions - 1 : -1]
+        seen = Forward(
+            logp=logp,
+            entropy=entropy,
+            mask=mask,
+            is_top1=self._head.is_top1[:, -num_positions:] if self._head is not None else None,
+            hidden=hidden,
+            head=self._own_head(),
+            reference_hidden=functools.partial(self._reference_hidden, num_positions, args, kwargs),
+            reference=self.reference,
+        )
+        facts = GroupFacts(inputs.get(_OTHERS), inputs.get(_LN_PPL_Z))
+        try:
+            return self.loss.apply(seen, inputs, facts, inputs.get(_PROMPT))
+        except ValueError as error:
+            self.board.fail(str(error))
+            self.session.warn_once(f"interventions on the loss were taken down: {error}")
+            return logp
+
+    def _own_head(self) -> Head | None:
+        head = self.causal_lm.get_output_embeddings()
+        if type(head.weight.data) is not torch.Tensor or head.weight.numel() == 0:
+            return None
+        softcap, logit_scale = logit_transform(self.causal_lm.config)
+        return Head(
+            head.weight, head.bias, self.trainer.temperature, softcap, logit_scale, self._head_dtype(head.weight)
+        )
+
+    def _reference_hidden(self, num_positions: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        """[B, T, d] of the reference on the loss's own inputs."""
+        assert self.reference is not None
+        if images := [name for name in _IMAGES if kwargs.get(name) is not None]:
+            raise ValueError(f"a reference is asked about text only, and this batch has {', '.join(images)}")
+        _model, input_ids, attention_mask, _ = args
+        return self.reference.hidden(input_ids, attention_mask)[:, -num_positions - 1 : -1]
+
+    def _group_columns(self, output: dict[str, Any]) -> dict[str, Tensor]:
+        """What the whole group of each local response says, [B]; see ``GroupFacts``. TRL splits groups afterwards."""
+        gather, group = self.trainer.accelerator.gather, self.trainer.num_generations
+        num_local = output["completion_ids"].shape[0]
+        first = self.trainer.accelerator.process_index * num_local
+        advantages = gather(output["advantages"])
+        groups = torch.arange(advantages.numel(), device=advantages.device) // group
+        columns = {_OTHERS: num_others(advantages > 0, groups)}
+        if "ppl_shaping" in self.board.active:
+            mask = self._loss_mask(output)
+            length = gather(mask.sum(1))
+            columns[_LN_PPL_Z] = z_in_group(gather(self._ln_ppl(output, mask)), groups, length > 0)
+        return {name: values[first : first + num_local] for name, values in columns.items()}
+
+    def _ln_ppl(self, output: dict[str, Any], mask: Tensor) -> Tensor:
+        """-mean log-prob [B] of each response under the policy that sampled; costs a forward where TRL made none."""
+        if "old_logps" in output:
+            sampled: Tensor = output["old_logps"]
+            return -sampled / mask.sum(1).clamp(min=1)
+        logp = output.get("old_per_token_logps")
+        if logp is None:
+            ids = torch.cat([output["prompt_ids"], output["completion_ids"]], dim=1)
+            attention = torch.cat([output["prompt_mask"], output["completion_mask"]], dim=1)
+            images = {name: output[name] for name in _IMAGES if output.get(name) is not None}
+            with torch.no_grad():
+                logp = self.trainer._get_per_token_logps_and_entropies(
+                    self.trainer.model,
+                    ids,
+                    attention,
+                    output["completion_ids"].shape[1],
+                    batch_size=self.trainer.args.per_device_train_batch_size,
+                    **images,
+                )[0]
+        return ln_ppl(logp, mask)
+
+    @staticmethod
+    def _loss_mask(inputs: dict[str, Any]) -> Tensor:
+        """[B, T], the tokens of TRL's loss."""
+        mask: Tensor = inputs["completion_mask"]
+        return mask if inputs.get("tool_mask") is None else mask * inputs["tool_mask"]
 
     # Reading ----------------------------------------------------------------------------------------------------
 
@@ -180,9 +315,7 @@ class PolicyTap:
         assert self.session is not None
         assert self._inputs is not None
         inputs, options = self._inputs, self.session.options
-        mask = inputs["completion_mask"]
-        if inputs.get("tool_mask") is not None:
-            mask = mask * inputs["tool_mask"]
+        mask = self._loss_mask(inputs)
         num_positions = mask.shape[1]
         seen = Observed(
             logp=logp,

@@ -7,6 +7,7 @@
 """
 
 import atexit
+import math
 import os
 import secrets
 import threading
@@ -18,7 +19,7 @@ from entrostat.wire.bounded_queue import ByteBoundedQueue, Item, Reduce
 from entrostat.wire.client import Client
 from entrostat.wire.counters import Counters, Tally
 from entrostat.wire.journal import Journal
-from entrostat.wire.messages import DesiredState, StreamOpen
+from entrostat.wire.messages import DesiredState, StreamOpen, Thresholds
 from entrostat.wire.notices import Notices
 from entrostat.wire.outbox import Outbox
 from entrostat.wire.spool import SpoolStream
@@ -107,6 +108,16 @@ class Sender:
     def desired(self) -> DesiredState:
         """What the server last said should be on; the empty document until it has answered."""
         return self._uplink.desired if self._uplink else DesiredState()
+
+    @property
+    def thresholds(self) -> Thresholds | None:
+        """The scores that the last whole step's top tokens reached, where somebody asked for them."""
+        return self._uplink.thresholds if self._uplink else None
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since the server's last answer; infinite before the first."""
+        return self._uplink.silent_s if self._uplink else math.inf
 
     @property
     def run_id(self) -> str:

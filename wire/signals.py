@@ -115,3 +115,6 @@ FINDINGS: tuple[Signal, ...] = (
 
 USER_PREFIX = "trainer/"
 """What the trainer logs itself arrives under this prefix: ``trainer/loss``, ``trainer/learning_rate``."""
+
+INTERVENTION_PREFIX = "intervention/"
+"""What interventions tell of themselves: ``intervention/kl_cov_tokens``, the tokens held in a step. Sums."""

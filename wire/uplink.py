@@ -1,12 +1,13 @@
 """The uplink thread: sends the outbox's batches in order, and brings back what the server wants to be on."""
 
+import math
 import threading
 import time
 
 from entrostat.wire.client import Client
 from entrostat.wire.counters import Tally
 from entrostat.wire.errors import Refused, ServerDown
-from entrostat.wire.messages import DesiredState, StreamOpen
+from entrostat.wire.messages import DesiredState, StreamOpen, Thresholds
 from entrostat.wire.notices import Notices, log
 from entrostat.wire.outbox import Outbox
 from entrostat.wire.retry import Backoff, Verdict, verdict_on
@@ -27,14 +28,20 @@ class Uplink:
         self._tally, self._notices = tally, notices
         self._backoff = Backoff()
         self._is_open = False
-        self._last_answer = 0.0
+        self._last_answer = -math.inf
         self._stop = threading.Event()
         self._hurry = threading.Event()
         # Each is replaced whole, in one assignment, so readers on other threads need no lock.
         self.desired = DesiredState()
+        self.thresholds: Thresholds | None = None
         self.run_id = opening.run_id
         self.is_halted = False
         self.num_failures = 0
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since the server's last answer; infinite before the first."""
+        return time.monotonic() - self._last_answer
 
     def run(self) -> None:
         """The thread. Ends after ``stop``, or when the server is older than we are."""
@@ -81,17 +88,18 @@ class Uplink:
             return
         self._tally.add("batches_acked")
         self._tally.add("duplicates", ack.duplicate)
-        self._heard(ack.desired)
+        self._heard(ack.desired, ack.thresholds)
+        self._backoff.reset()
         self._outbox.remove(seq)  # last: it lets a waiting flush return, which may read all of the above
 
     def _open(self) -> None:
         opened = self._client.open_stream(self._outbox.stream.stream_id, self._opening)
         self._is_open, self.run_id = True, opened.run_id
-        self.desired, self._last_answer = opened.desired, time.monotonic()
+        self._heard(opened.desired, opened.thresholds)
 
-    def _heard(self, desired: DesiredState) -> None:
+    def _heard(self, desired: DesiredState, thresholds: Thresholds | None = None) -> None:
         self.desired, self._last_answer = desired, time.monotonic()
-        self._backoff.reset()
+        self.thresholds = thresholds or self.thresholds
 
     def _idle(self) -> None:
         left_s = self._last_answer + POLL_EVERY_S - time.monotonic()
@@ -100,6 +108,7 @@ class Uplink:
             self._outbox.wait_for_batch(left_s, self._stop)
         else:
             self._heard(self._client.desired(self.run_id))
+            self._backoff.reset()
 
     def _after_failure(self, error: Refused | ServerDown | OSError) -> None:
         self.num_failures += 1

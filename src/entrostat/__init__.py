@@ -7,8 +7,9 @@ if TYPE_CHECKING:
     from entrostat.trainer_adapters.attach import attach as attach
     from entrostat.trainer_adapters.hf_callback import Callback as Callback
     from entrostat.trainer_adapters.plain_torch import Probe as Probe
+    from entrostat.trainer_adapters.reference import FrozenCopy as FrozenCopy
 
-__all__ = ["Callback", "Handle", "Probe", "__version__", "attach"]
+__all__ = ["Callback", "FrozenCopy", "Handle", "Probe", "__version__", "attach"]
 
 __version__ = "0.1.0.dev0"
 
@@ -17,6 +18,7 @@ _HOMES = {
     "attach": "entrostat.trainer_adapters.attach",
     "Handle": "entrostat.trainer_adapters.attach",
     "Callback": "entrostat.trainer_adapters.hf_callback",
+    "FrozenCopy": "entrostat.trainer_adapters.reference",
     "Probe": "entrostat.trainer_adapters.plain_torch",
 }
 
