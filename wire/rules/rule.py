@@ -22,8 +22,9 @@ RuleName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}
 """Lower-case letters, digits, '.', '_' and '-', at most 64."""
 InterventionName = Annotated[str, AfterValidator(known_intervention)]
 Text = Annotated[str, StringConstraints(max_length=2000)]
-ONE_STEP = ("save_checkpoint", "stop")
-"""Done once at a step boundary: a rule that names no end takes them back after a step."""
+DONE_ONCE = ("save_checkpoint", "stop")
+"""Done once, at a step boundary: a rule that names no end takes them back after ``TAKEN_BACK_AFTER`` steps."""
+TAKEN_BACK_AFTER = 20
 DEFAULT_COOLDOWN = 50
 
 
@@ -59,7 +60,10 @@ class Do(RuleModel):
 
 
 class Steps(RuleModel):
-    """``until: {steps: 100}``: so many steps after it began; the trainer keeps to it without the server too."""
+    """``until: {steps: 100}``: so many steps after the one that fired it; the trainer keeps to it without the server.
+
+    One or two of them go by before the trainer hears of it.
+    """
 
     steps: int = Field(ge=1, le=10_000_000)
 
@@ -114,8 +118,8 @@ class Rule(_Named):
         """How long what it does is on, where that is a number of steps."""
         if isinstance(self.until, Steps):
             return self.until.steps
-        is_brief = self.until is None and self.do is not None and self.do.intervention in ONE_STEP
-        return 1 if is_brief else None
+        is_brief = self.until is None and self.do is not None and self.do.intervention in DONE_ONCE
+        return TAKEN_BACK_AFTER if is_brief else None
 
 
 class Target(RuleModel):

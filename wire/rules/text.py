@@ -105,10 +105,9 @@ def _title(document: Any, index: int) -> str:
 
 
 def _listed(value: Any) -> tuple[list[Any] | None, Path]:
+    prefix: Path = ()
     if isinstance(value, dict) and set(value) == {"rules"}:
         value, prefix = value["rules"], ("rules",)
-    else:
-        prefix = ()
     if isinstance(value, list):
         return value, prefix
     return ([value] if isinstance(value, dict) and not prefix else None), prefix
