@@ -52,6 +52,7 @@ def policy_loss(
     reference_kl: ReferenceKL | None = None,
     rewards: Tensor | None = None,
     groups: Tensor | None = None,
+    facts: GroupFacts | None = None,
 ) -> PolicyLoss:
     """The clipped surrogate of PPO (Schulman et al. 2017, Eq. 7) on tokens, with whatever is switched on.
 
@@ -69,7 +70,7 @@ def policy_loss(
             over responses, an empty one counting as 0 (GRPO, Shao et al. 2024, Eq. 3); ``fixed``: sum / normaliser.
         normaliser: for ``fixed``: B x longest response (Dr. GRPO, Liu et al. 2025), or the tokens of the whole step.
         entropy: [B, T]; top_logps: [B, T, n]; is_top1: [B, T]; rewards: [B]; groups: [B]; reference_kl: rows [k] of the
-            flattened batch -> their KL to the reference [k]: for methods that need them.
+            flattened batch -> their KL to the reference [k]; facts of whole groups: for methods that need them.
 
     Raises:
         ValueError: shapes that do not fit, a method whose needs are not there, or ``fixed`` without a normaliser.
@@ -87,6 +88,7 @@ def policy_loss(
         reference_kl=reference_kl,
         rewards=rewards,
         groups=groups,
+        facts=facts,
     )
     valid = mask != 0
     tokens, kept = applied(tokens, in_order(transforms), states or {})
