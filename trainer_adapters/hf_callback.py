@@ -48,7 +48,7 @@ class StepBoundary(TrainerCallback):  # type: ignore[misc]  # transformers is no
             self.has_failed = True
 
     def _begin(self, state: TrainerState) -> None:
-        place = self._place(state)
+        place, in_force = self._place(state), _kept(state, "controller")
         self.run_id = place.run_id
         # In the trainer's own state, which it writes into every checkpoint: a resumed run finds its name there.
         state.stateful_callbacks[_STATE_KEY] = {"args": {}, "attributes": {"run_id": place.run_id}}
@@ -67,9 +67,9 @@ class StepBoundary(TrainerCallback):  # type: ignore[misc]  # transformers is no
         )
         self.tap.session = self.session
         self.controller = Controller(self.permissions, self.tap.board, self.session.say)
-        if (kept := _kept(state, "controller")) is not None:
+        if in_force is not None:
             with self.session.guarded("restoring the interventions of a checkpoint"):
-                self.controller.load_state_dict(kept)
+                self.controller.load_state_dict(in_force)
         if "text" not in self.options.without:
             with self.session.guarded("copying the tokenizer"):
                 self.session.read_texts(self.tap.texts())
