@@ -104,16 +104,17 @@ def _connect(path: str) -> duckdb.DuckDBPyConnection:
 def _make(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute("create schema if not exists raw")
     connection.execute("begin")
-    if "meta" in _raw_tables(connection):
+    existing = _raw_tables(connection)
+    if "meta" in existing:
         found = connection.execute("select schema_version from raw.meta").fetchall()[0][0]
         if found > schema.SCHEMA_VERSION:
             raise StorageError(
                 f"the database has tables of version {found}, this entrostat knows {schema.SCHEMA_VERSION}: update it"
             )
-    else:
-        for table in schema.ALL_TABLES:
-            for statement in schema.ddl(table):
-                connection.execute(statement)
+    for table in schema.ALL_TABLES:  # a file of an older entrostat lacks the tables that came since
+        for statement in schema.ddl(table) if table.name not in existing else ():
+            connection.execute(statement)
+    if "meta" not in existing:
         connection.execute("insert into raw.meta values (?)", [schema.SCHEMA_VERSION])
         connection.executemany("insert into raw.bin values (?, ?, ?)", schema.bin_rows())
     for statement in views.statements():

@@ -13,6 +13,8 @@ from entrostat.wire.tables import TABLES, meaning_of
 
 SCHEMA_VERSION = 1
 """Of the tables. A file with a higher one was written by a newer entrostat and is refused."""
+SERVER_STREAM = -1
+"""In place of a stream, in rows that the server makes itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +200,17 @@ RULE = Table(
         Column("updated", "TIMESTAMP", "When, UTC."),
     ),
 )
+RULE_STATE = Table(
+    "rule_state",
+    "How far each rule has come in each run, written in one transaction with what the rule did.",
+    (
+        _RUN,
+        Column("rule", "VARCHAR", "Name of the rule."),
+        Column("version", "INTEGER", "Version of the rule that it is of."),
+        Column("step", "INTEGER", "Last step that was evaluated; -1 before the first."),
+        Column("document", "VARCHAR", "JSON: streaks, firings, what is on, the controller's output."),
+    ),
+)
 BIN = Table(
     "bin",
     "Edges of the histograms' bins.",
@@ -209,7 +222,7 @@ BIN = Table(
 )
 META = Table("meta", "About this file.", (Column("schema_version", "INTEGER", "Version of these tables."),))
 
-ALL_TABLES = (RUN, STREAM, BATCH, *ROW_TABLES.values(), BASELINE, DESIRED_STATE, RULE, BIN, META)
+ALL_TABLES = (RUN, STREAM, BATCH, *ROW_TABLES.values(), BASELINE, DESIRED_STATE, RULE, RULE_STATE, BIN, META)
 
 
 def ddl(table: Table) -> list[str]:

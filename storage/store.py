@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import duckdb
 
-from entrostat.storage import desired, runs, series, streams, views
+from entrostat.storage import desired, runs, series, server_events, streams, views
 from entrostat.storage.analysis.floor_forecast import FLOOR
 from entrostat.storage.analysis.run import analysis
 from entrostat.storage.database import Database, path_of
@@ -192,6 +192,15 @@ class Store:
         """The run's newest events, oldest first. Raises NotFound."""
         with self._database.reading() as cursor:
             return runs.events(cursor, run_id, limit)
+
+    def add_event(
+        self, run_id: str, step: int | None, kind: str, message: str, detail: dict[str, Any] | None = None
+    ) -> None:
+        """Write an event that the server makes itself. Raises NotFound."""
+        self._writer.do(
+            lambda cursor: server_events.append(cursor, runs.key_of(cursor, run_id), step, kind, message, detail)
+        )
+        self._touch(run_id)
 
     def series(
         self, run_ids: list[str], names: list[str], from_step: int | None, to_step: int | None, points: int

@@ -218,10 +218,17 @@ VIEWS: tuple[View, ...] = (
     ),
     View(
         "event",
-        "What happened in a run.",
-        _RUN | _RANK | _meanings(schema.ROW_TABLES["event"], "step", "time", "kind", "message", "detail"),
+        "What happened in a run, as its producers and the server tell it.",
+        _RUN
+        | {
+            "process_rank": "Rank of the process that sent it; null for the server's own.",
+            "producer": "trainer, rollout, a user's own name; or server.",
+        }
+        | _meanings(schema.ROW_TABLES["event"], "step", "time", "kind", "message", "detail"),
         "select s.run_id as run, s.rank as process_rank, s.producer, t.step, t.time, t.kind, t.message, t.detail "
-        f"from raw.event_row t {JOIN} where {VALID}",
+        f"from raw.event_row t {JOIN} where {VALID} "
+        "union all select r.run_id, null::integer, 'server', t.step, t.time, t.kind, t.message, t.detail "
+        f"from raw.event_row t join raw.run r on r.run = t.run where t.stream = {schema.SERVER_STREAM}",
     ),
     View(
         "baseline",
