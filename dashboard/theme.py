@@ -6,7 +6,13 @@ from typing import Any
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#999999", "#b8a200")
 GREY = "#8a919c"
 GRID = "rgba(138,145,156,0.18)"
-MARK = {"warning": "#d55e00", "dropped": "#d55e00", "resumed": "#56b4e9", "run_ended": GREY}
+WHO = {"rule": "#0072b2", "person": "#e69f00"}
+"""Who wanted an intervention."""
+MARK = {
+    "warning": "#d55e00", "dropped": "#d55e00", "resumed": "#56b4e9", "run_ended": GREY, "rule_fired": WHO["rule"],
+    "rule_proposed": "#cc79a7", "intervention_refused": "#d55e00", "server_lost": "#d55e00", "server_back": GREY,
+}  # fmt: skip
+"""Kind of event -> the colour of its line."""
 
 
 def colour(index: int) -> str:

@@ -7,11 +7,11 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from entrostat.dashboard.theme import GREY, MARK, colour, faint, layout
+from entrostat.dashboard.figures.axis import Series, placed, x_of
+from entrostat.dashboard.figures.marks import mark
+from entrostat.dashboard.spans import Span
+from entrostat.dashboard.theme import colour, faint, layout
 from entrostat.dashboard.words import Panel, label, unit
-
-Series = Mapping[str, Any]
-"""One curve as the server gives it: run, name, step, time, value, low, high, bucket_steps (docs/http.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,31 +47,24 @@ def smoothed(values: Sequence[float | None], weight: float) -> list[float | None
     return out
 
 
-def x_of(series: Series, x: str, tokens: Mapping[int, float] | None = None) -> list[float | None]:
-    """The x values of a curve.
-
-    Args:
-        series: as the server gives it.
-        x: as in ``View``.
-        tokens: step -> response tokens up to it, for ``x="tokens"``.
-    """
-    if x == "time" and series["time"]:
-        known = [t for t in series["time"] if t is not None]
-        first = series.get("first_time") or (known[0] if known else 0.0)
-        return [None if t is None else (t - first) / 60 for t in series["time"]]
-    if x == "tokens" and tokens:
-        return [tokens.get(step) for step in series["step"]]
-    return list(series["step"])
-
-
 def panel_figure(
     panel: Panel,
     curves: Sequence[Series],
     view: View,
     events: Sequence[Mapping[str, Any]] = (),
     tokens: Mapping[int, float] | None = None,
+    spans: Sequence[Span] = (),
 ) -> go.Figure:
-    """One panel of the run page."""
+    """One panel of the run page.
+
+    Args:
+        panel: what it shows.
+        curves: as the server gives them; those of other panels are left out.
+        view: how.
+        events: marked with a line each.
+        tokens: step -> response tokens up to it, for the x axis of that name.
+        spans: what was in force when: shaded.
+    """
     figure = go.Figure()
     by_name = {c["name"]: c for c in curves}
     for index, name in enumerate(n for n in panel.signals if n in by_name):
@@ -82,7 +75,9 @@ def panel_figure(
         _add_band(figure, by_name[panel.band[0]], by_name[panel.band[1]], view, tokens)
     if not figure.data:
         return nothing_figure(view.revision)
-    _finish(figure, view, events, unit(panel.first))
+    _finish(figure, view, unit(panel.first))
+    last_step = max((c["step"][-1] for c in curves if c["step"]), default=None)
+    mark(figure, events, spans, placed(curves, view.x, tokens), last_step)
     return figure
 
 
@@ -98,7 +93,7 @@ def signal_figure(name: str, curves: Sequence[Series], view: View) -> go.Figure:
     figure = go.Figure()
     for index, curve in enumerate(curves):
         _add(figure, curve, view, html.escape(curve["run"]), colour(index), 1.0, None)
-    _finish(figure, view, (), unit(name))
+    _finish(figure, view, unit(name))
     return figure
 
 
@@ -146,7 +141,7 @@ def _add_band(figure: go.Figure, mean: Series, spread: Series, view: View, token
     _add_envelope(figure, x_of(mean, view.x, tokens), low, high, colour(0))
 
 
-def _finish(figure: go.Figure, view: View, events: Sequence[Mapping[str, Any]], y_unit: str) -> None:
+def _finish(figure: go.Figure, view: View, y_unit: str) -> None:
     x_axis: dict[str, Any] = {}
     if view.window:
         x_axis = {"range": list(view.window), "autorange": False}
@@ -156,26 +151,3 @@ def _finish(figure: go.Figure, view: View, events: Sequence[Mapping[str, Any]], 
     figure.update_layout(layout(xaxis=x_axis, yaxis=y_axis, uirevision=view.revision))
     marks_axis = {"overlaying": "y", "range": [0, 1], "visible": False, "fixedrange": True}
     figure.update_layout(yaxis2=marks_axis)
-    if view.x == "step":
-        for event in events:
-            _mark(figure, event)
-
-
-def _mark(figure: go.Figure, event: Mapping[str, Any]) -> None:
-    """A vertical line at the event's step, with its words on hover."""
-    if event.get("step") is None or event["kind"] not in MARK:
-        return
-    line = {"color": MARK.get(event["kind"], GREY), "width": 1, "dash": "dot"}
-    figure.add_vline(x=event["step"], line=line)
-    words = f"{event['kind'].replace('_', ' ')} at step {event['step']}: {event['message']}"
-    # A point at the chart's foot carries the words: a line by itself has no hover text.
-    figure.add_scatter(
-        x=[event["step"]],
-        y=[0],
-        yaxis="y2",
-        mode="markers",
-        marker={"color": line["color"], "size": 7, "symbol": "triangle-up"},
-        name="",
-        showlegend=False,
-        hovertemplate=html.escape(words)[:200] + "<extra></extra>",
-    )

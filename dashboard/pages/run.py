@@ -7,11 +7,15 @@ from typing import Any
 
 from dash import ALL, Dash, Input, Output, Patch, State, ctx, dcc, html, no_update
 
+from entrostat.dashboard import spans as record
+from entrostat.dashboard.figures.axis import placed
 from entrostat.dashboard.figures.heat import histogram_figure
 from entrostat.dashboard.figures.lines import View, panel_figure
 from entrostat.dashboard.figures.positions import positions_figure
+from entrostat.dashboard.figures.timeline import timeline_figure, timeline_height
 from entrostat.dashboard.pages import controls
 from entrostat.dashboard.pages.parts import age, facts, flat, graph, status, trouble
+from entrostat.dashboard.spans import Span, spans_of
 from entrostat.dashboard.words import PANELS, RUN_PAGE_SIGNALS, Panel, findings, meaning, number, unit
 from entrostat.wire.client import Client
 from entrostat.wire.errors import EntrostatError
@@ -22,6 +26,7 @@ _REST = 5
 """Between two questions at least so many times as long as the last answer took: a server's time is its runs'."""
 _POINTS = 600
 _HEAT = "heat"
+_TIMELINE = "timeline"
 
 
 def layout(run: str, search: str) -> html.Div:
@@ -32,10 +37,18 @@ def layout(run: str, search: str) -> html.Div:
             dcc.Interval(id="run-tick", interval=_POLL_MS),
             dcc.Store(id="run-name", data=run),
             dcc.Store(id="run-window", data=controls.window_of(state)),
-            html.Div([html.H1(run), html.Div(id="run-status", className="quiet")], className="head"),
+            html.Div(
+                [
+                    html.H1(run),
+                    html.Div(id="run-status", className="quiet"),
+                    dcc.Link("control", href=f"/run/{run}/control", className="button"),
+                ],
+                className="head",
+            ),
             controls.bar("run", state),
             html.Div(id="run-trouble"),
             html.Div(id="run-findings", className="findings"),
+            _timeline_card(),
             html.Div([_card(panel) for panel in PANELS] + [_heat_card(), _positions_card()], className="grid"),
             html.Details(
                 [html.Summary("What the trainer logs itself"), html.Div(id="run-own", className="grid")],
@@ -56,6 +69,15 @@ def _card(panel: Panel) -> html.Div:
         className="card-head",
     )
     return html.Div([head, graph({"type": "chart", "panel": panel.key})], className="card", id=f"card-{panel.key}")
+
+
+def _timeline_card() -> html.Div:
+    title = "What was in force, from which step to which. Hover: parameters, who, why. A cross: the trainer refused."
+    head = html.Div(html.H3("Interventions", title=title), className="card-head")
+    # Hidden until there is something to show.
+    return html.Div(
+        [head, graph({"type": "chart", "panel": _TIMELINE})], className="card", id="card-timeline", hidden=True
+    )
 
 
 def _heat_card() -> html.Div:
@@ -80,6 +102,8 @@ class _Fetched:
     tokens: dict[int, float] | None
     positions: list[dict[str, Any]]
     analysis: dict[str, Any]
+    marked: list[dict[str, Any]]
+    spans: list[Span]
 
 
 def _fetch(client: Client, run: str, view: View) -> _Fetched:
@@ -94,7 +118,9 @@ def _fetch(client: Client, run: str, view: View) -> _Fetched:
     heat = client.get(f"/v1/runs/{run}/histogram", name="entropy", **(limits | {"points": 150}))
     events = client.get(f"/v1/runs/{run}/events", limit=200)["events"]
     positions = _positions(client, run, detail["last_step"])
-    return _Fetched(detail, curves, events, heat, tokens, positions, client.analysis(run))
+    marked = record.fetched(client, run)
+    analysis = client.analysis(run)
+    return _Fetched(detail, curves, events, heat, tokens, positions, analysis, marked, spans_of(marked))
 
 
 def _positions(client: Client, run: str, step: int | None) -> list[dict[str, Any]]:
@@ -161,6 +187,8 @@ def register(app: Dash, client: Client, url: str) -> None:
         Output("run-tick", "interval"),
         Output("run-findings", "children"),
         Output("run-positions", "figure"),
+        Output("card-timeline", "hidden"),
+        Output({"type": "chart", "panel": _TIMELINE}, "style"),
         Input("run-tick", "n_intervals"),
         Input("run-window", "data"),
         Input("run-x", "value"),
@@ -190,14 +218,16 @@ def register(app: Dash, client: Client, url: str) -> None:
         try:
             got = _fetch(client, run, view)
         except EntrostatError as error:
-            return *nothing, no_update, trouble(error, url), no_update, no_update, no_update, no_update
+            return *nothing, no_update, trouble(error, url), *[no_update] * 6
         figures = [_changed(_figure(i["panel"], got, view), old) for i, old in zip(chart_ids, shown, strict=True)]
         heads = [_head(i["panel"], got.curves) for i in last_ids]
+        has_none = not got.spans and not any(e["kind"] == "intervention_refused" for e in got.marked)
         # A run that has ended changes no more: ask seldom, in case it is resumed.
         pace = _POLL_MS if got.detail["status"] == "live" else 5 * _POLL_MS
         pace = max(pace, int(1000 * _REST * (time.monotonic() - started)))
         by_position = _changed(positions_figure(got.positions, run), positions)
-        return figures, heads, _status(got.detail), None, _facts(got), pace, _findings(got.analysis), by_position
+        told = _status(got.detail), None, _facts(got), pace, _findings(got.analysis), by_position
+        return figures, heads, *told, has_none, {"height": f"{timeline_height(got.spans)}px"}
 
     @app.callback(
         Output("run-own", "children"),
@@ -224,8 +254,12 @@ def _figure(key: str, got: _Fetched, view: View) -> Any:
     if key == _HEAT:
         baseline = got.detail.get("baseline") or {}
         return histogram_figure(got.heat, view, baseline.get("threshold"))
+    if key == _TIMELINE:
+        refused = [e for e in got.marked if e["kind"] == "intervention_refused"]
+        place = placed(got.curves, view.x, got.tokens)
+        return timeline_figure(got.spans, refused, view, place, got.detail["last_step"])
     panel = next(p for p in PANELS if p.key == key)
-    return panel_figure(panel, got.curves, view, got.events, got.tokens)
+    return panel_figure(panel, got.curves, view, got.marked, got.tokens, got.spans)
 
 
 def _changed(new: Any, old: dict[str, Any]) -> Any:
@@ -233,16 +267,22 @@ def _changed(new: Any, old: dict[str, Any]) -> Any:
     figure = new.to_plotly_json()
     same_lines = [t.get("name") for t in old.get("data", [])] == [t.get("name") for t in figure["data"]]
     same_view = (old.get("layout") or {}).get("uirevision") == figure["layout"].get("uirevision")
-    if not figure["data"] or not same_lines or not same_view:
+    same_rows = _rows_of(old) == _rows_of(figure)
+    if not (figure["data"] and same_lines and same_view and same_rows):
         return new
     patch = Patch()
     for index, trace in enumerate(figure["data"]):
-        for part in ("x", "y", "z"):
+        for part in ("x", "y", "z", "base", "text", "marker"):
             if part in trace:
                 patch["data"][index][part] = trace[part]
     for part in ("shapes", "annotations"):
         patch["layout"][part] = figure["layout"].get(part, [])
     return patch
+
+
+def _rows_of(figure: Mapping[str, Any]) -> list[str]:
+    """Rows of a timeline, top last; of other charts nothing."""
+    return list(((figure.get("layout") or {}).get("yaxis") or {}).get("categoryarray") or [])
 
 
 def _head(key: str, curves: list[dict[str, Any]]) -> str:
