@@ -8,7 +8,7 @@ ARGS ?=
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help demo test bench check docs format browser clean
+.PHONY: help demo test test-verl bench check docs format browser clean
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
@@ -28,6 +28,24 @@ demo: $(VENV)/.installed  ## train a small model with everything attached, serve
 test: $(VENV)/.installed browser  ## every test, browser included (ARGS="-k spool -x")
 	@echo "==> pytest"
 	$(BIN)/python -P -m pytest $(ARGS)
+
+# verl wants another transformers than TRL, and much that its losses don't need: a venv of its own, with what they import.
+VERL_VENV ?= .venv-verl
+VERL_NEEDS := tensordict ray transformers accelerate pandas codetiming omegaconf
+
+$(VERL_VENV)/.installed: pyproject.toml constraints-verl.txt
+	@echo "==> setting up $(VERL_VENV) with $(PYTHON) (about two minutes the first time)"
+	$(PYTHON) -m venv $(VERL_VENV)
+	$(VERL_VENV)/bin/python -m pip install --quiet --upgrade pip
+	$(VERL_VENV)/bin/python -m pip install --quiet --constraint constraints-verl.txt torch
+	$(VERL_VENV)/bin/python -m pip install --quiet --constraint constraints-verl.txt $(VERL_NEEDS) pytest pytest-timeout
+	$(VERL_VENV)/bin/python -m pip install --quiet --constraint constraints-verl.txt --editable .
+	$(VERL_VENV)/bin/python -m pip install --quiet --constraint constraints-verl.txt --no-deps verl
+	@touch $@
+
+test-verl: $(VERL_VENV)/.installed  ## our policy loss, Clip-Cov and KL-Cov against verl's own functions
+	@echo "==> pytest tests/peers/verl"
+	$(VERL_VENV)/bin/python -P -m pytest tests/peers/verl $(ARGS)
 
 bench: $(VENV)/.installed  ## what the probe costs a TRL step, in pairs with the step without it
 	@echo "==> benchmarks/trl_step.py $(ARGS)"
@@ -54,4 +72,4 @@ browser:
 	@deploy/install-browser.sh
 
 clean:  ## remove the virtual environment and caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) $(VERL_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
