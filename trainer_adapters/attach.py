@@ -4,11 +4,11 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from entrostat.trainer_adapters.session import Options, from_environment
+from entrostat.trainer_adapters.permissions import permissions_of
+from entrostat.trainer_adapters.session import from_environment
 from entrostat.wire.counters import Counters
 from entrostat.wire.errors import AttachError
-from entrostat.wire.interventions import INTERVENTIONS
-from entrostat.wire.messages import DesiredState, Permissions
+from entrostat.wire.messages import DesiredState
 
 _POLICY_TRAINERS = ("GRPOTrainer", "RLOOTrainer")
 _ATTRIBUTE = "_entrostat_handle"
@@ -58,29 +58,6 @@ def attached(trainer: Any) -> Handle | None:
     """The handle of a trainer that is attached, or None."""
     handle: Handle | None = getattr(trainer, _ATTRIBUTE, None)
     return handle
-
-
-def permissions_of(options: Options, refusals: Mapping[str, str]) -> Permissions:
-    """What the user allows, of what the trainer can have.
-
-    Args:
-        options: the user's choices.
-        refusals: what the trainer cannot have, and why.
-
-    Raises:
-        AttachError: the user allows something that the trainer cannot have; with the reason.
-    """
-    for name in sorted(options.allow or ()):
-        if name in refusals:
-            raise AttachError(f"allow={name!r}: {refusals[name]}")
-    possible = [i.name for i in INTERVENTIONS if i.name not in refusals]
-    return Permissions(
-        mode=options.mode,
-        allow=possible if options.allow is None else sorted(options.allow),
-        bounds=options.bounds,
-        grace_s=options.grace_s,
-        on_lost=options.on_lost,
-    )
 
 
 def attach(

@@ -2,14 +2,14 @@
 
 import inspect
 import logging
-import time
 from typing import Any
 
 import torch.distributed
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from entrostat.trainer_adapters import run_info
-from entrostat.trainer_adapters.controller import Controller, Intent
+from entrostat.trainer_adapters.boundary import switch
+from entrostat.trainer_adapters.controller import Controller
 from entrostat.trainer_adapters.hf_levers import Levers
 from entrostat.trainer_adapters.session import Options, Place, Session, from_environment
 from entrostat.trainer_adapters.trl_policy import PolicyTap
@@ -19,8 +19,6 @@ from entrostat.wire.messages import Mode, Permissions
 log = logging.getLogger("entrostat")
 
 _STATE_KEY = "entrostat"
-PAUSE_POLL_S = 1.0
-"""How often a paused trainer looks whether it may go on."""
 
 
 class StepBoundary(TrainerCallback):  # type: ignore[misc]  # transformers is not typed for us
@@ -118,29 +116,8 @@ class StepBoundary(TrainerCallback):  # type: ignore[misc]  # transformers is no
             self.begin(state)
         if self.session is not None and self.controller is not None and self.permissions.mode != Mode.observe:
             with self.session.guarded("switching interventions"):
-                self._switch(self.session, self.controller, state.global_step + 1)
-
-    def _switch(self, session: Session, controller: Controller, step: int) -> None:
-        began = time.monotonic()
-        while True:
-            intent = self._intent(session, waited_s=time.monotonic() - began)
-            controller.at_boundary(step, intent)
-            longest_s = self.levers.longest_pause_s
-            if longest_s is None:
-                break
-            if intent.waited_s >= longest_s:
-                controller.broken["pause"] = f"it lasted {longest_s:g} s, the longest that was allowed"
-            else:
-                time.sleep(PAUSE_POLL_S)
-        self.levers.at_boundary()
-
-    def _intent(self, session: Session, waited_s: float) -> Intent:
-        """What rank 0 has heard; every rank gets the same."""
-        shared: list[Any] = [session.intent(waited_s)]
-        if session.place.world_size > 1 and torch.distributed.is_initialized():
-            torch.distributed.broadcast_object_list(shared, src=0)
-        intent: Intent = shared[0]
-        return intent
+                switch(self.session, self.controller, state.global_step + 1)
+                self.levers.at_boundary()
 
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

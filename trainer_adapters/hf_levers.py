@@ -6,7 +6,6 @@ from transformers import TrainerControl
 
 from entrostat.interventions.dlc import DlcParams
 from entrostat.interventions.levers.learning_rate import LearningRateParams
-from entrostat.interventions.levers.pause import PauseParams
 from entrostat.interventions.levers.stop import StopParams
 from entrostat.trainer_adapters.board import Board
 
@@ -19,13 +18,6 @@ class Levers:
         self.dlc: Any = None
         self._own_rates: list[float] = []
         self._has_saved = False
-
-    @property
-    def longest_pause_s(self) -> float | None:
-        """How long a pause may last; None where none is asked for."""
-        if "pause" not in self.board.active:
-            return None
-        return PauseParams(**self.board.active["pause"]).at_most_s
 
     def at_boundary(self) -> None:
         """A step begins, the same is in force on all ranks."""

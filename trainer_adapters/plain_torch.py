@@ -5,7 +5,7 @@
     probe = entrostat.Probe(run="mine")
     seen = probe.observe(hidden=h, head=W, labels=y, mask=m, advantages=A, groups=g, rewards=r)
     loss = probe.policy_loss(logp, seen, old_logps=old)      # your log-probs, with gradients
-    probe.end_step(step, metrics={"lr": lr})
+    probe.end_step(step, metrics={"lr": lr})                 # what is switched on acts from the next step on
     probe.close()
 """
 
@@ -18,6 +18,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from entrostat.interventions.levers.learning_rate import LearningRateParams
 from entrostat.interventions.policy_loss import Aggregation, policy_loss
 from entrostat.interventions.transform import ReferenceKL, State, Transform
 from entrostat.probe.capture import Observed, capture
@@ -25,8 +26,14 @@ from entrostat.probe.definitions import Settings
 from entrostat.probe.text.decode import texts_of
 from entrostat.probe.token_stats import TokenStats, from_hidden, from_logits
 from entrostat.trainer_adapters import run_info
+from entrostat.trainer_adapters.board import Board
+from entrostat.trainer_adapters.boundary import switch
+from entrostat.trainer_adapters.controller import Controller
+from entrostat.trainer_adapters.permissions import permissions_of
 from entrostat.trainer_adapters.session import Place, Session, from_environment
-from entrostat.wire.messages import DesiredState
+from entrostat.wire.messages import DesiredState, Mode
+
+_REFUSALS = {"dlc": "a loop of your own does the sampling: use entrostat.trainer_adapters.sampling.memory_lm there"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +72,10 @@ class Probe:
         tokenizer: for the signals that read texts: of transformers (it is copied), or a function from a list of token
             ids to text, which is called on another thread. None: those signals are absent.
         **options: url, token, directory, tags, tokens, candidates, keep_candidates, baseline_steps, correct_at,
-            without, answer_pattern and keep_text, as in ``entrostat.attach``.
+            without, answer_pattern, keep_text, mode, allow, bounds, grace_s and on_lost, as in ``entrostat.attach``.
 
     Raises:
+        AttachError: ``allow`` names something that a loop of your own cannot have.
         ValueError: an option out of range, or several ranks without a common ``session_id``.
         TypeError: ``tokenizer`` is neither a tokenizer nor a function.
     """
@@ -99,9 +107,14 @@ class Probe:
             resume_step=resume_step,
         )
         definitions = Settings(chosen.correct_at, group_size, eps_low, eps_high)
+        permissions = permissions_of(chosen, _REFUSALS)
+        about = {"head": "entrostat", "cannot": _REFUSALS}
         self.session = Session(
-            chosen, place, "entrostat.Probe", run_info.plain(config or {}), definitions, {"head": "entrostat"}
+            chosen, place, "entrostat.Probe", run_info.plain(config or {}), definitions, about, permissions
         )
+        self._board = Board()
+        self._controller = Controller(permissions, self._board, self.session.say)
+        self._has_saved = False
         self.session.recorder.rewards_from_responses = True
         if texts is not None:
             self.session.read_texts(texts)
@@ -110,6 +123,7 @@ class Probe:
         self._last_step = resume_step or 0
         self._states: dict[str, State] = {}
         self.session.recorder.begin_step()
+        self._switch(self._last_step + 1)
 
     @property
     def run_id(self) -> str:
@@ -212,7 +226,9 @@ class Probe:
         reference_kl: ReferenceKL | None = None,
         transforms: Sequence[Transform] = (),
     ) -> Tensor:
-        """PPO's clipped surrogate on the observed micro-batch, with the probe's clip range and ``transforms``.
+        """PPO's clipped surrogate on the observed micro-batch, with ``transforms`` and whatever is switched on.
+
+        A method that is switched on and needs what is not given here does not act, and that is said once.
 
         What a method has to remember (the random choices of ``clip_cov``) is kept from call to call, by its name.
 
@@ -228,18 +244,21 @@ class Probe:
             transforms: interventions to apply, for example ``chain({"clip_higher": {}})``.
 
         Raises:
-            ValueError: the micro-batch was observed without advantages, or a method's needs are not met.
+            ValueError: the micro-batch was observed without advantages, or the needs of one of ``transforms`` are not
+                met, or it is switched on already.
         """
         if seen.advantages is None:
             raise ValueError("policy_loss needs advantages: give them to observe(advantages=...)")
         clip = self.session.definitions
+        given = {"entropy": entropy, "top_logps": top_logps, "reference_kl": reference_kl, "groups": seen.groups}
+        switched_on = self._ready({name for name, value in given.items() if value is None})
         found = policy_loss(
             logp,
             seen.advantages,
             seen.mask,
             old_logp=old_logps,
-            transforms=transforms,
-            states=self._states,
+            transforms=[*transforms, *switched_on],
+            states=self._states | self._board.states,
             eps_low=clip.eps_low,
             eps_high=clip.eps_high,
             aggregation=aggregation,
@@ -249,8 +268,60 @@ class Probe:
             reference_kl=reference_kl,
             groups=seen.groups,
         )
-        self._states |= found.states
+        self._board.states |= {t.name: found.states[t.name] for t in switched_on}
+        self._states |= {t.name: found.states[t.name] for t in transforms}
+        self._board.count(found.counts)
         return found.loss
+
+    @property
+    def in_force(self) -> dict[str, dict[str, Any]]:
+        """The interventions that are switched on, with their parameters."""
+        return {name: dict(params) for name, params in self._board.active.items()}
+
+    @property
+    def learning_rate_factor(self) -> float:
+        """What to multiply your learning rate with; 1 unless that is switched on."""
+        params = self._board.active.get("learning_rate")
+        return 1.0 if params is None else LearningRateParams(**params).factor
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether the loop shall end after this step."""
+        return "stop" in self._board.active
+
+    def should_save(self) -> bool:
+        """Whether to save a checkpoint now; true once for each time it is switched on."""
+        if "save_checkpoint" not in self._board.active:
+            self._has_saved = False
+            return False
+        asked, self._has_saved = not self._has_saved, True
+        return asked
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint of yours must keep, so that interventions go on: plain JSON values."""
+        return self._controller.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where a checkpoint was written."""
+        self._controller.load_state_dict(state)
+
+    def _ready(self, missing: set[str]) -> list[Transform]:
+        ready = []
+        for transform in self._board.transforms:
+            if lacking := sorted(missing & set(transform.needs)):
+                self.session.warn_once(
+                    f"{transform.name} is switched on and does nothing: policy_loss was not given {', '.join(lacking)}"
+                )
+            else:
+                ready.append(transform)
+        return ready
+
+    def _switch(self, step: int) -> None:
+        """Put up what is wanted for the step that begins; waits where a pause is."""
+        if self.session.permissions.mode == Mode.observe:
+            return
+        with self.session.guarded("switching interventions"):
+            switch(self.session, self._controller, step)
 
     def end_step(self, step: int, metrics: Mapping[str, float] | None = None) -> None:
         """An optimizer step has ended: what was observed since the last one becomes its rows.
@@ -260,8 +331,9 @@ class Probe:
             metrics: your own numbers, stored as ``trainer/<name>``.
         """
         with self.session.guarded("closing a step"):
-            self.session.recorder.end_step(step, metrics)
+            self.session.recorder.end_step(step, metrics, self._board.take_counts())
             self._last_step = step
+        self._switch(step + 1)
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Training is over: send what is left for at most ``timeout_s``; the rest waits in the spool."""

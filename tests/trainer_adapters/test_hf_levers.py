@@ -8,7 +8,7 @@ from support.spool import spooled
 from transformers import TrainerCallback
 
 import entrostat
-from entrostat.trainer_adapters import hf_callback
+from entrostat.trainer_adapters import boundary
 from entrostat.trainer_adapters.controller import Intent
 from entrostat.trainer_adapters.session import Session
 from entrostat.wire.messages import ActiveIntervention, DesiredState
@@ -107,7 +107,7 @@ def test_save_checkpoint_saves_once(tmp_path, wanted):
 
 
 def test_a_pause_ends_by_itself_and_training_goes_on(tmp_path, wanted, monkeypatch):
-    monkeypatch.setattr(hf_callback, "PAUSE_POLL_S", 0.02)
+    monkeypatch.setattr(boundary, "PAUSE_POLL_S", 0.02)
     wanted[2] = [item("pause", at_most_s=0.1)]
     trainer, _, _ = run(tmp_path, max_steps=3)
 

@@ -14,6 +14,7 @@ import entrostat
 from entrostat.interventions.chain import chain
 from entrostat.interventions.methods import METHODS
 from entrostat.interventions.policy_loss import policy_loss
+from entrostat.wire.errors import AttachError
 
 NO_SERVER = "http://127.0.0.1:9"
 ROOT = Path(__file__).parents[2]
@@ -164,3 +165,65 @@ def test_the_example_loop_runs_and_is_recorded(tmp_path, monkeypatch):
     assert openings[0]["run_id"] == run
     assert values_of(metrics, 30)["reward_mean"] > values_of(metrics, 1)["reward_mean"]
     assert values_of(metrics, 30)["entropy_mean"] < values_of(metrics, 1)["entropy_mean"]
+
+
+def _wanting(monkeypatch, *items):
+    from entrostat.trainer_adapters.controller import Intent
+    from entrostat.trainer_adapters.session import Session
+    from entrostat.wire.messages import ActiveIntervention, DesiredState
+
+    wanted = [ActiveIntervention(name=n, params=p, because="a test", by="person:anna") for n, p in items]
+    state = DesiredState(version=1, interventions=wanted)
+    monkeypatch.setattr(Session, "intent", lambda self, waited_s=0.0: Intent(state, waited_s=waited_s))
+
+
+def _observed(probe, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(4, 5, 11, generator=generator, dtype=torch.float64).requires_grad_()
+    labels = torch.randint(0, 11, (4, 5), generator=generator)
+    seen = probe.observe(
+        logits=logits, labels=labels, mask=torch.ones(4, 5), advantages=torch.tensor([1.0, -1.0, 0.5, -0.5])
+    )
+    logps = logits.log_softmax(-1)
+    return seen, logps.gather(2, labels.unsqueeze(2)).squeeze(2), -(logps.exp() * logps).sum(-1)
+
+
+def test_what_is_switched_on_acts_in_the_loops_own_loss(tmp_path, monkeypatch):
+    _wanting(monkeypatch, ("entropy_bonus", {"c": 0.5}), ("learning_rate", {"factor": 0.25}))
+    with entrostat.Probe(directory=tmp_path, url="http://127.0.0.1:9", mode="act") as probe:
+        seen, logp, entropy = _observed(probe)
+        on = probe.policy_loss(logp, seen, entropy=entropy)
+        plain = policy_loss(logp, seen.advantages, seen.mask).loss
+
+        assert probe.in_force == {"entropy_bonus": {"c": 0.5}, "learning_rate": {"factor": 0.25}}
+        assert probe.learning_rate_factor == 0.25
+        assert float(on) == pytest.approx(float(plain - 0.5 * entropy.mean()), rel=1e-12)
+
+
+def test_a_switched_on_method_without_its_needs_does_nothing_and_says_so(tmp_path, monkeypatch):
+    _wanting(monkeypatch, ("entropy_bonus", {"c": 0.5}))
+    with entrostat.Probe(directory=tmp_path, url="http://127.0.0.1:9", mode="act") as probe:
+        seen, logp, _ = _observed(probe)
+
+        loss = probe.policy_loss(logp, seen)
+
+        assert float(loss) == pytest.approx(float(policy_loss(logp, seen.advantages, seen.mask).loss), rel=1e-12)
+        assert any("was not given entropy" in message for message in probe.session._warned)
+
+
+def test_a_loop_is_told_to_save_once_and_to_stop(tmp_path, monkeypatch):
+    _wanting(monkeypatch, ("save_checkpoint", {}), ("stop", {}))
+    with entrostat.Probe(directory=tmp_path, url="http://127.0.0.1:9", mode="act") as probe:
+        assert [probe.should_save(), probe.should_save()] == [True, False]
+        assert probe.should_stop
+
+
+def test_in_mode_observe_nothing_is_put_up(tmp_path, monkeypatch):
+    _wanting(monkeypatch, ("stop", {}))
+    with entrostat.Probe(directory=tmp_path, url="http://127.0.0.1:9") as probe:
+        assert (probe.in_force, probe.should_stop, probe.learning_rate_factor) == ({}, False, 1.0)
+
+
+def test_a_loop_cannot_allow_what_it_cannot_have(tmp_path):
+    with pytest.raises(AttachError, match="allow='dlc': a loop of your own does the sampling"):
+        entrostat.Probe(directory=tmp_path, mode="act", allow=["dlc"])
