@@ -9,6 +9,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 from support import tiny_trl
+from support.service import free_port
 from transformers import (
     GemmaConfig,
     GenerationConfig,
@@ -292,10 +293,10 @@ def test_it_goes_on_where_its_state_was_taken():
 
 TWO_RANKS = """
 import sys, torch, torch.distributed as dist
-sys.path.insert(0, sys.argv[3])
-rank = int(sys.argv[1])
-dist.init_process_group("gloo", init_method="file://" + sys.argv[2] + "/meet", rank=rank, world_size=2)
-from trainer_adapters.test_dlc import Rollouts, memory, rollouts
+sys.path.insert(0, sys.argv[2])
+dist.init_process_group("gloo")
+rank, folder = dist.get_rank(), sys.argv[1]
+from trainer_adapters.test_dlc import AtEachStep, DlcSampling, Rollouts, memory, rollouts, tiny_trl
 whole = rollouts(1, 5, 3)
 rows = slice(0, 1) if rank == 0 else slice(1, 3)
 mine = Rollouts(*(c[rows] for c in (whole.input_ids, whole.attention_mask, whole.completion_mask)))
@@ -311,23 +312,34 @@ try:
 except RuntimeError as error:
     failed = str(error)
 unmoved = all(torch.equal(a, b) for a, b in zip(before, f_phi.model.parameters()))
-torch.save([losses, list(f_phi.model.parameters()), failed, unmoved], sys.argv[2] + f"/{rank}.pt")
+
+trainer = tiny_trl.trainer(folder + "/out", per_device_train_batch_size=8, max_steps=4)
+dlc = DlcSampling(trainer, memory=memory(seed=3 + rank)).install()
+def act(step):
+    if step == 2 and rank == 0:
+        dlc.mu = 0.0  # on one rank alone: nobody may wait for the other
+trainer.add_callback(AtEachStep(act))
+trainer.train()
+trained = [dlc.failure, dlc.memory.num_updates, list(dlc.memory.model.parameters())]
+torch.save([losses, list(f_phi.model.parameters()), failed, unmoved, trained], f"{folder}/{rank}.pt")
 dist.destroy_process_group()
 """
 
 
 @pytest.mark.slow
 def test_two_ranks_learn_as_one_process_with_all_rollouts_and_fail_together(tmp_path):
-    tests = str(Path(__file__).parents[1])
+    """In one launch, which is what costs: the memory alone, then a trainer of TRL under DDP."""
+    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
     running = [
         subprocess.Popen(
-            [sys.executable, "-P", "-c", TWO_RANKS, str(rank), str(tmp_path), tests],
-            stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
+            [sys.executable, "-P", "-c", TWO_RANKS, str(tmp_path), str(Path(__file__).parents[1])],
+            stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+            env={**os.environ, **place, "RANK": str(rank), "LOCAL_RANK": str(rank)},
         )
         for rank in range(2)
     ]  # fmt: skip
     for process in running:
-        _, errors = process.communicate(timeout=120)
+        _, errors = process.communicate(timeout=200)
         assert process.returncode == 0, errors[-2000:]
     zero, one = (torch.load(tmp_path / f"{rank}.pt", weights_only=False) for rank in range(2))
     alone_memory, whole = memory(), rollouts(1, 5, 3)
@@ -335,12 +347,17 @@ def test_two_ranks_learn_as_one_process_with_all_rollouts_and_fail_together(tmp_
     last = Rollouts(*(c[1:] for c in (whole.input_ids, whole.attention_mask, whole.completion_mask)))
     expected.append(alone_memory.learn([last]))
     assert zero[0] == one[0] == pytest.approx(expected, rel=1e-4)
-    assert all(torch.equal(a, b) for a, b in zip(zero[1], one[1]))
+    assert is_same(zero[1], one[1])
     assert all(torch.allclose(a, b, atol=1e-3) for a, b in zip(zero[1], alone_memory.model.parameters()))
     assert "could not learn on 1 rank" in zero[2]
     assert "could not learn on 1 rank" in one[2]
     assert zero[3]
     assert one[3]
+    for failure, num_updates, _ in (zero[4], one[4]):
+        assert failure is None
+        assert num_updates == 4
+    assert is_same(zero[4][2], one[4][2])
+    assert not is_same(zero[4][2], list(memory().model.parameters()))
 
 
 # In TRL -------------------------------------------------------------------------------------------------------------
