@@ -1,5 +1,6 @@
 """Two processes under torchrun, DDP on CPU, against one process on the same data; and ranks that stay away."""
 
+import json
 import os
 import subprocess
 import sys
@@ -25,13 +26,13 @@ def server(tmp_path_factory):
     made.stop()
 
 
-def train(server, folder, run, group, num_processes):
+def train(server, folder, run, group, num_processes, interventions=None):
     launcher = [sys.executable, "-P"]
     if num_processes > 1:
         launcher = [sys.executable, "-P", "-m", "torch.distributed.run", f"--nproc_per_node={num_processes}",
                     f"--master_port={free_port()}"]  # fmt: skip
     done = subprocess.run(
-        [*launcher, str(RUN), str(folder), server.url, run, str(group), "16"],
+        [*launcher, str(RUN), str(folder), server.url, run, str(group), "16", json.dumps(interventions or {})],
         capture_output=True, text=True, check=False, timeout=200, env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
@@ -61,6 +62,21 @@ def test_two_processes_give_the_values_of_one(server, tmp_path, group):
             compared.add(name)
     assert {"entropy_mean", "cov_mean", "cov_group", "pass_at_4", "rank_logp_2", "ln_ppl_z_pos", "token_grad_norm",
             "entropy_p50", "scope_mass_top5", "unique_completions", *FROM_CELLS} <= compared  # fmt: skip
+
+
+def test_interventions_train_two_processes_as_one(server, tmp_path):
+    wanted = {"iac": {}, "position_shaping": {}, "clip_higher": {"eps_high": 0.4}, "entropy_bonus": {"c": 2.0},
+              "learning_rate": {"factor": 3.0}}  # fmt: skip
+    entropy = {}
+    for name, num_processes, active in (("one", 1, wanted), ("two", 2, wanted), ("none", 1, None)):
+        train(server, tmp_path, f"acted-{name}", 16, num_processes, active)
+        found = rows(server, f"select entropy_mean from step where run = 'acted-{name}' order by step")
+        entropy[name] = [row["entropy_mean"] for row in found]
+
+    assert entropy["two"] == pytest.approx(entropy["one"], rel=2e-5)
+    assert max(abs(a - b) for a, b in zip(entropy["one"], entropy["none"], strict=True)) > 1e-3
+    switched = rows(server, "select step, message from event where run = 'acted-two' and kind = 'intervention_on'")
+    assert [row["step"] for row in switched] == [2] * len(wanted)  # told once, by rank 0
 
 
 def test_a_rank_that_stays_away_leaves_its_steps_incomplete_and_the_others_as_they_are(server, tmp_path):

@@ -1,9 +1,11 @@
 """A GRPO run whose rollouts are fixed by prompt and place, so that one process and two train on the same data.
 
-``torchrun --nproc_per_node 2 fixed_rollouts.py OUT URL RUN GROUP ROLLOUTS_PER_STEP`` (or ``python`` for one process).
+``torchrun --nproc_per_node 2 fixed_rollouts.py OUT URL RUN GROUP ROLLOUTS_PER_STEP [INTERVENTIONS]`` (or ``python`` for
+one process). INTERVENTIONS is JSON, name -> parameters: on from step 2, and heard of by rank 0 alone.
 """
 
 import hashlib
+import json
 import logging
 import os
 import random
@@ -22,7 +24,27 @@ def completions_of(prompts, first, group, tokenizer):
     return found
 
 
-def main(out, url, run, group, per_step):
+def hear(interventions, rank):
+    """In the place of a server: rank 0 hears of the interventions, the others of nothing."""
+    from entrostat.trainer_adapters.controller import Intent
+    from entrostat.trainer_adapters.session import Session
+    from entrostat.wire.messages import ActiveIntervention, DesiredState
+
+    items = [
+        ActiveIntervention(name=name, params=params, because="a test", by="person:anna")
+        for name, params in interventions.items()
+    ]
+
+    def intent(session, waited_s=0.0):
+        intent.calls += 1
+        is_on = rank == 0 and intent.calls >= 2
+        return Intent(DesiredState(version=intent.calls, interventions=items if is_on else []))
+
+    intent.calls = 0
+    Session.intent = intent
+
+
+def main(out, url, run, group, per_step, interventions):
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
     logging.disable(logging.WARNING)
@@ -46,9 +68,21 @@ def main(out, url, run, group, per_step):
         f"{out}/{run}-{rank}", per_device_train_batch_size=local, num_generations=group, max_steps=4,
         num_iterations=2, shuffle_dataset=False, rollout_func=rollouts,
     )  # fmt: skip
-    entrostat.attach(trainer, run=run, url=url, directory=f"{out}/spool", tokens="all")
+    if interventions:
+        hear(interventions, rank)
+    entrostat.attach(
+        trainer, run=run, url=url, directory=f"{out}/spool", tokens="all",
+        mode="act" if interventions else "observe", reference=tiny_trl.model(seed=5),
+    )  # fmt: skip
     trainer.train()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))
+    main(
+        sys.argv[1],
+        sys.argv[2],
+        sys.argv[3],
+        int(sys.argv[4]),
+        int(sys.argv[5]),
+        json.loads((sys.argv[6:] or ["{}"])[0]),
+    )
