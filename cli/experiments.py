@@ -4,10 +4,12 @@ from typing import Annotated
 
 import typer
 
-from entrostat.lab.many_answers import experiment
+from entrostat.lab.many_answers import experiment as many_answers
+from entrostat.lab.sharpening import experiment as sharpening
 
 lab = typer.Typer(help="Run an experiment: what the papers claim, held against this code.", no_args_is_help=True)
-lab.command("many-answers")(experiment.run)
+lab.command("many-answers")(many_answers.run)
+lab.command("sharpening")(sharpening.run)
 
 
 @lab.command("theory")
