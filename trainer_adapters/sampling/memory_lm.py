@@ -90,11 +90,15 @@ class MemoryLM:
 
     # Learning ---------------------------------------------------------------------------------------------------
 
-    def learn(self, batches: Sequence[Rollouts]) -> float | None:
+    def learn(self, batches: Sequence[Rollouts], has_failed: bool = False) -> float | None:
         """One update on these responses and, where torch.distributed runs, on those of all other ranks.
 
         Each token counts the same, whichever batch or rank it is in, so the memories of all ranks stay equal. Every
         rank must call this at the same time.
+
+        Args:
+            batches: the responses; none is fine.
+            has_failed: something went wrong on this rank before: no rank shall learn, and all shall know.
 
         Returns:
             Mean cross-entropy in nats a token before the update; None if there was no token.
@@ -109,10 +113,12 @@ class MemoryLM:
             loss, count = self._accumulate(batches)
         except Exception as caught:  # noqa: BLE001  the other ranks are waiting for us; raised below
             error = caught
-        loss, total, num_failed = self._over_ranks(loss, count, error is not None)
+        loss, total, num_failed = self._over_ranks(loss, count, has_failed or error is not None)
         if num_failed:
             self.optimizer.zero_grad()
-            raise RuntimeError(f"the memory could not learn on {num_failed} rank(s): {error or 'not here'}") from error
+            raise RuntimeError(
+                f"the memory could not learn on {num_failed} rank(s): {error or 'see the log'}"
+            ) from error
         if total == 0:
             return None
         self._average_gradients(total)

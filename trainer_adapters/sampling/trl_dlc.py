@@ -60,12 +60,12 @@ class DlcSampling(TrainerCallback):  # type: ignore[misc]  # transformers is not
     def __init__(self, trainer: "GRPOTrainer", mu: float = 0.5, memory: MemoryLM | None = None) -> None:
         check_generation(trainer, _WRAPPED)
         self.trainer = trainer
+        self.failure: str | None = None
         self.mu = mu
         self.memory = (memory or smaller_memory(trainer.model.config)).to(trainer.accelerator.device)
         self.memory.copy_from_first_rank()
         self.memory_loss: float | None = None
-        self.failure: str | None = None
-        self._is_installed = False
+        self._is_installed = self._is_off = False
         self._found: dict[str, Any] = {}
         self._rollouts: list[Rollouts] = []
         found = trainer.model.config.get_text_config().vocab_size
@@ -76,8 +76,8 @@ class DlcSampling(TrainerCallback):  # type: ignore[misc]  # transformers is not
 
     @property
     def mu(self) -> float:
-        """The memory's weight; 0 samples from the policy."""
-        return self._mu
+        """The memory's weight; 0 samples from the policy. Once it has failed it is 0, until it is installed again."""
+        return self._mu if self.failure is None else 0.0
 
     @mu.setter
     def mu(self, value: float) -> None:
@@ -86,10 +86,10 @@ class DlcSampling(TrainerCallback):  # type: ignore[misc]  # transformers is not
     # Installing and removing ------------------------------------------------------------------------------------
 
     def install(self) -> "DlcSampling":
-        """Act from the next generation on."""
+        """Act from the next generation on. In the middle of a run that has just resumed, its memory is taken up."""
         if self._is_installed:
             return self
-        self._is_installed = True
+        self._is_installed, self._is_off, self.failure = True, False, None
         for name in _WRAPPED:
             self._found[name] = self.trainer.__dict__.get(name)
             original = getattr(self.trainer, name)
@@ -97,6 +97,8 @@ class DlcSampling(TrainerCallback):  # type: ignore[misc]  # transformers is not
                 self.trainer, name, functools.wraps(original)(functools.partial(getattr(self, f"_on{name}"), original))
             )
         self.trainer.add_callback(self)
+        if self.memory.num_updates == 0:
+            self._resume(self.trainer.args, self.trainer.state)
         return self
 
     def remove(self) -> None:
@@ -139,23 +141,17 @@ class DlcSampling(TrainerCallback):  # type: ignore[misc]  # transformers is not
 
     def on_train_begin(self, args: Arguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """A run that resumes takes up the memory that its checkpoint holds."""
-        if state.global_step == 0:
-            return
-        try:
-            kept = shared_by_first_rank(_read(self._file(args, state)) if state.is_world_process_zero else None)
-            if kept is not None:
-                self.load_state_dict(kept)
-        except (RuntimeError, KeyError, ValueError, TypeError) as error:  # the memory of another shape or version
-            self._fail(error)
+        self._resume(args, state)
 
     def on_step_end(self, args: Arguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """The step's rollouts are learned; among several ranks all take part, whatever their mu."""
         rollouts, self._rollouts = self._rollouts, []
-        if not rollouts and self.trainer.accelerator.num_processes == 1:
+        if self._is_off or (not rollouts and self.trainer.accelerator.num_processes == 1):
             return
         try:
-            self.memory_loss = self.memory.learn(rollouts)
+            self.memory_loss = self.memory.learn(rollouts, self.failure is not None)
         except RuntimeError as error:
+            self._is_off = True  # on every rank: all of them raise
             self._fail(error)
 
     def on_save(self, args: Arguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -166,6 +162,16 @@ class DlcSampling(TrainerCallback):  # type: ignore[misc]  # transformers is not
             torch.save(self.state_dict(), self._file(args, state))
         except (OSError, RuntimeError) as error:
             log.warning("DLC: the checkpoint is without the memory: %s (training goes on)", error)
+
+    def _resume(self, args: Arguments, state: TrainerState) -> None:
+        if state.global_step == 0:
+            return
+        try:
+            kept = shared_by_first_rank(_read(self._file(args, state)) if state.is_world_process_zero else None)
+            if kept is not None:
+                self.load_state_dict(kept)
+        except (RuntimeError, KeyError, ValueError, TypeError) as error:  # the memory of another shape or version
+            self._fail(error)
 
     @staticmethod
     def _file(args: Arguments, state: TrainerState) -> Path:
@@ -182,8 +188,9 @@ class DlcSampling(TrainerCallback):  # type: ignore[misc]  # transformers is not
         self.memory.load_state_dict(state)
 
     def _fail(self, error: Exception) -> None:
+        if self.failure is not None:
+            return
         self.failure = f"{type(error).__name__}: {error}"
-        self.mu = 0.0
         log.error("DLC switched itself off: %s (training goes on, sampling from the policy)", self.failure)
 
 
@@ -191,8 +198,9 @@ def _read(path: Path) -> dict[str, Any] | None:
     try:
         kept: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # noqa: BLE001  a torn file raises whatever the unpickler stumbles over
-        log.warning("DLC: the memory begins without what was sampled before the resume: %s", error)
+        log.warning("DLC: the memory begins without what was sampled before: %s", error)
         return None
+    log.info("DLC: the memory goes on from %s", path)
     return kept
 
 
