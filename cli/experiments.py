@@ -6,10 +6,12 @@ import typer
 
 from entrostat.lab.many_answers import experiment as many_answers
 from entrostat.lab.sharpening import experiment as sharpening
+from entrostat.lab.tree import experiment as tree
 
 lab = typer.Typer(help="Run an experiment: what the papers claim, held against this code.", no_args_is_help=True)
 lab.command("many-answers")(many_answers.run)
 lab.command("sharpening")(sharpening.run)
+lab.command("tree")(tree.run)
 
 
 @lab.command("theory")
