@@ -2,7 +2,9 @@
 
 import duckdb
 
+from entrostat.storage.runs import key_of
 from entrostat.storage.streams import utc_now
+from entrostat.wire.errors import Conflict
 from entrostat.wire.messages import DesiredState
 
 
@@ -13,6 +15,20 @@ def latest(cursor: duckdb.DuckDBPyConnection) -> dict[str, DesiredState]:
         "group by r.run_id"
     ).fetchall()
     return {run_id: DesiredState.model_validate_json(document) for run_id, document in rows}
+
+
+def held(cursor: duckdb.DuckDBPyConnection, run_id: str, expected_version: int | None) -> tuple[int, DesiredState]:
+    """The run's key and its newest desired state, in the writer's transaction: a cache may lag behind.
+
+    Raises:
+        NotFound: no such run.
+        Conflict: ``expected_version`` is given and is not the newest.
+    """
+    key = key_of(cursor, run_id)
+    newest = latest(cursor).get(run_id, DesiredState())
+    if expected_version is not None and newest.version != expected_version:
+        raise Conflict(f"run {run_id!r} is at version {newest.version} by now, not {expected_version}: read it again")
+    return key, newest
 
 
 def append(cursor: duckdb.DuckDBPyConnection, run: int, state: DesiredState, version: int) -> DesiredState:

@@ -13,10 +13,11 @@ from entrostat.storage.analysis.run import analysis
 from entrostat.storage.database import Database, path_of
 from entrostat.storage.query import Answer, QueryPool
 from entrostat.storage.rows import Batch
+from entrostat.storage.rule_book import RuleBook
 from entrostat.storage.streams import Stream, utc_now
 from entrostat.storage.writer import Commit, Writer
 from entrostat.wire.codec import Tables
-from entrostat.wire.errors import Conflict, NotFound
+from entrostat.wire.errors import NotFound
 from entrostat.wire.messages import DesiredState, StreamOpen, StreamOpened
 
 _Result = TypeVar("_Result")
@@ -64,6 +65,8 @@ class Store:
         self._summaries: dict[str, tuple[int, dict[str, Any]]] = {}
         self._writer = Writer(self._database, decimals, linger_s, max_commit_bytes, max_queue_bytes, self._after_commit)
         self._queries = QueryPool(self._database, max_queries, query_timeout_s, max_result_bytes)
+        self.rules = RuleBook(self._database, self._writer, self._remember)
+        """The rules, and what they have done."""
 
     def open_stream(self, stream_id: str, opening: StreamOpen) -> StreamOpened:
         """Make a stream known, and its run where that is new. Repeating it changes nothing."""
@@ -120,20 +123,18 @@ class Store:
         """
 
         def write(cursor: duckdb.DuckDBPyConnection) -> DesiredState:
-            key = runs.key_of(cursor, run_id)
-            held = desired.latest(cursor).get(run_id, DesiredState())  # the cache may lag behind the writer's thread
-            if expected_version is not None and held.version != expected_version:
-                raise Conflict(
-                    f"run {run_id!r} is at version {held.version} by now, not {expected_version}: read it again"
-                )
+            key, held = desired.held(cursor, run_id, expected_version)
             changed = change(held)
             return held if changed == held else desired.append(cursor, key, changed, held.version + 1)
 
         written = self._writer.do(write)
+        self._remember(run_id, written)
+        return written
+
+    def _remember(self, run_id: str, written: DesiredState) -> None:
         with self._lock:
             if written.version >= self.desired(run_id).version:
                 self._desired[run_id] = written
-        return written
 
     def runs(self, search: str | None = None, limit: int = 100) -> list[dict[str, Any]]:
         """Summaries of the runs, newest first. ``search`` is part of a name, tag or note."""

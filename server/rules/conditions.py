@@ -7,6 +7,7 @@ import numpy as np
 
 from entrostat.server.rules.history import Facts
 from entrostat.server.rules.truth import Streak, Truth, all_of, any_of, lasted, negated
+from entrostat.server.rules.words import label
 from entrostat.storage.analysis.floor_forecast import MIN_POINTS, floor_forecast
 from entrostat.wire.rules.conditions import (
     All,
@@ -139,21 +140,3 @@ _STATISTICS = {
     "slope": slope,
     "trend": kendall_tau,
 }
-
-
-def label(condition: Condition) -> str:
-    """What was looked at, in a few words: ``mean of entropy_mean over 20 steps / baseline``."""
-    if isinstance(condition, SignalIs):
-        name = condition.signal
-        if condition.window > 1:
-            name = f"{condition.statistic or 'mean'} of {name} over {condition.window} steps"
-        return name + _relative(condition.relative_to)
-    if isinstance(condition, Arrival):
-        return f"steps until {condition.signal}{_relative(condition.relative_to)} reaches {condition.reaches:g}"
-    return f"sql: {condition.sql}"[:200] if isinstance(condition, Sql) else next(iter(type(condition).model_fields))
-
-
-def _relative(relative_to: RelativeTo) -> str:
-    if isinstance(relative_to, AtStep):
-        return f" / value at step {relative_to.step}"
-    return " / baseline" if relative_to == "baseline" else ""

@@ -5,10 +5,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from entrostat.server.rules.needs import ENTROPY, Needs
 from entrostat.storage.analysis.stage import stage
-
-ENTROPY = "entropy_mean"
-"""What the stage is read from."""
 
 SqlValue = bool | float | None
 
@@ -74,11 +72,11 @@ class History:
     longest: int = 1
 
     @classmethod
-    def of(cls, run: str, rows: Sequence[Row], num_baseline: int = 5, longest: int = 1000) -> "History":
+    def of(cls, run: str, rows: Sequence[Row], num_baseline: int, needs: Needs) -> "History":
         """The history of a run of which ``rows`` is everything."""
-        entropy = [(row.step, row.values[ENTROPY]) for row in rows if ENTROPY in row.values]
-        curve = (np.array([s for s, _ in entropy], np.int64), np.array([v for _, v in entropy], np.float64))
-        return cls(run, rows, rows[:num_baseline], num_baseline, rows, curve, longest)
+        at_rows = [row for row in rows if row.step in needs.steps]
+        curve = _curve(rows) if needs.has_stage else None
+        return cls(run, rows, rows[:num_baseline], num_baseline, at_rows, curve, needs.longest)
 
     def at(self, index: int, sql: Mapping[str, SqlValue] | None = None) -> Facts:
         """What is known when ``rows[index]`` is evaluated."""
@@ -109,3 +107,8 @@ class History:
         until = int(np.searchsorted(self.curve[0], step, side="right"))
         from_step = self.first_rows[-1].step
         return stage(self.curve[0][:until], self.curve[1][:until], from_step).stage
+
+
+def _curve(rows: Sequence[Row]) -> tuple[np.ndarray, np.ndarray]:
+    known = [(row.step, row.values[ENTROPY]) for row in rows if ENTROPY in row.values]
+    return np.array([step for step, _ in known], np.int64), np.array([value for _, value in known], np.float64)
