@@ -8,6 +8,7 @@ from pathlib import Path
 import waitress
 
 from entrostat.dashboard.app import build_app
+from entrostat.dashboard.guard import is_loopback
 from entrostat.wire.client import Client
 
 
@@ -18,11 +19,16 @@ def main() -> int:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
     parser.add_argument("--port", type=int, default=8050)
     parser.add_argument("--token-file", help="file with the server's token; else ENTROSTAT_TOKEN")
+    parser.add_argument(
+        "--allow-host", action="append", default=[], metavar="NAME",
+        help="a name to answer to beside this machine's own, for example that of a proxy in front of it",
+    )  # fmt: skip
     given = parser.parse_args()
     token = os.environ.get("ENTROSTAT_TOKEN")
     if given.token_file:
         token = Path(given.token_file).read_text().strip()
-    app = build_app(Client(given.server_url, token, timeout_s=10.0), given.server_url)
+    hosts = given.allow_host if is_loopback(given.host) else None
+    app = build_app(Client(given.server_url, token, timeout_s=10.0), given.server_url, hosts)
     sys.stdout.write(f"entrostat dashboard on http://{given.host}:{given.port} (server {given.server_url})\n")
     sys.stdout.flush()
     try:

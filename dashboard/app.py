@@ -1,10 +1,12 @@
 """The Dash app: frame, navigation, and which page an address means."""
 
+from collections.abc import Iterable
 from urllib.parse import unquote
 
 from dash import Dash, Input, Output, State, dcc, html
 
-from entrostat.dashboard.pages import compare, run, runs, sql
+from entrostat.dashboard import guard
+from entrostat.dashboard.pages import compare, control, rules, run, runs, sql
 from entrostat.wire.client import Client
 
 _THEME = """
@@ -22,8 +24,14 @@ function(clicks) {
 """
 
 
-def build_app(client: Client, url: str) -> Dash:
-    """The dashboard of the server behind ``client``; ``url`` is what people are told when it does not answer."""
+def build_app(client: Client, url: str, hosts: Iterable[str] | None = None) -> Dash:
+    """The dashboard of the server behind ``client``.
+
+    Args:
+        client: its token is what a visitor may do.
+        url: what people are told when the server does not answer.
+        hosts: see ``guard.install``.
+    """
     app = Dash(
         "entrostat",
         title="entrostat",
@@ -32,8 +40,9 @@ def build_app(client: Client, url: str) -> Dash:
         assets_folder=__file__.rsplit("/", 1)[0] + "/assets",
         serve_locally=True,
     )
+    guard.install(app.server, hosts)
     app.layout = _frame()
-    for page in (runs, run, compare, sql):
+    for page in (runs, run, control, compare, rules, sql):
         page.register(app, client, url)
     app.clientside_callback(_THEME, Output("theme", "children"), Input("theme", "n_clicks"))
 
@@ -48,17 +57,22 @@ def page_of(pathname: str, search: str) -> html.Div:
     """The layout that an address means."""
     if pathname == "/":
         return runs.layout()
+    if pathname.startswith("/run/") and pathname.endswith("/control"):
+        return control.layout(unquote(pathname.removeprefix("/run/").removesuffix("/control")))
     if pathname.startswith("/run/") and len(pathname) > len("/run/"):
         return run.layout(unquote(pathname.removeprefix("/run/")), search)
     if pathname == "/compare":
         return compare.layout(search)
+    if pathname == "/rules":
+        return rules.layout(search)
     if pathname == "/sql":
         return sql.layout()
     return html.Div([html.H2("No such page"), dcc.Link("to the runs", href="/")], className="empty")
 
 
 def _frame() -> html.Div:
-    links = [dcc.Link(name, href=href) for name, href in (("runs", "/"), ("compare", "/compare"), ("SQL", "/sql"))]
+    pages = (("runs", "/"), ("compare", "/compare"), ("rules", "/rules"), ("SQL", "/sql"))
+    links = [dcc.Link(name, href=href) for name, href in pages]
     return html.Div(
         [
             dcc.Location(id="url", refresh=False),

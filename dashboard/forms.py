@@ -53,13 +53,20 @@ def about(intervention: Intervention) -> html.Div:
     return html.Div(told, className="about")
 
 
-def fields(intervention: Intervention, values: Mapping[str, Any]) -> list[html.Div]:
-    """A field for each parameter, filled with ``values``, with the paper's default shown where it is empty."""
+def fields(
+    intervention: Intervention, values: Mapping[str, Any], bounds: Mapping[str, Sequence[float]] | None = None
+) -> list[html.Div]:
+    """A field for each parameter, filled with ``values``, with the paper's default shown where it is empty.
+
+    Args:
+        bounds: ``intervention.parameter`` -> the lowest and highest value that the run's user allows.
+    """
     if not intervention.params:
         return [html.Div("no parameters", className="quiet")]
     # The server chooses thresholds itself, over the whole step: a person's own is rare and comes last.
     ordered = sorted(intervention.params, key=lambda p: p.name == "threshold")
-    return [_field(param, values.get(param.name)) for param in ordered]
+    own = {p.name: (bounds or {}).get(f"{intervention.name}.{p.name}") for p in ordered}
+    return [_field(param, values.get(param.name), own[param.name]) for param in ordered]
 
 
 def read(name: str, typed: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -96,12 +103,13 @@ def step_of(text: str | None) -> int | None:
     return step
 
 
-def _field(param: Param, value: Any) -> html.Div:
+def _field(param: Param, value: Any, bounds: Sequence[float] | None) -> html.Div:
     identity = field_id(param.name)
     head = html.Span(param.name, className="name")
-    hint = html.Span([param.meaning, " ", html.Span(_allowed(param), className="number quiet")], className="hint")
+    limits = f" This run: {bounds[0]:g} to {bounds[1]:g}." if bounds else ""
+    hint = html.Span([param.meaning, " ", html.Span(_allowed(param)), limits], className="hint")
     trouble = html.Span(id=trouble_id(param.name), className="field-trouble", role="alert")
-    return html.Div([html.Label([head, _input(param, identity, value)]), hint, trouble], className="field", title=None)
+    return html.Div([html.Label([head, _input(param, identity, value)]), hint, trouble], className="field")
 
 
 def _input(param: Param, identity: dict[str, str], value: Any) -> Any:

@@ -8,10 +8,20 @@ GREY = "#8a919c"
 GRID = "rgba(138,145,156,0.18)"
 WHO = {"rule": "#0072b2", "person": "#e69f00"}
 """Who wanted an intervention."""
+_BAD = "#d55e00"
 MARK = {
-    "warning": "#d55e00", "dropped": "#d55e00", "resumed": "#56b4e9", "run_ended": GREY, "rule_fired": WHO["rule"],
-    "rule_proposed": "#cc79a7", "intervention_refused": "#d55e00", "server_lost": "#d55e00", "server_back": GREY,
-}  # fmt: skip
+    "warning": _BAD,
+    "dropped": _BAD,
+    "resumed": "#56b4e9",
+    "run_ended": GREY,
+    "server_lost": _BAD,
+    "server_back": GREY,
+    "intervention_refused": _BAD,
+    "rule_fired": WHO["rule"],
+    "rule_proposed": "#cc79a7",
+    "rule_ended": GREY,
+    "rule_withdrawn": GREY,
+}
 """Kind of event -> the colour of its line."""
 
 
