@@ -6,8 +6,12 @@ from fastapi import FastAPI
 
 from entrostat.server import analysis, health, http_errors, ingest, runs, series, sql
 from entrostat.server.auth import Tokens
+from entrostat.server.control import routes as control
 from entrostat.server.guard_middleware import BodyLimit, RefusalCounter, SameSite
 from entrostat.server.metrics import Metrics
+from entrostat.server.rules import routes as rules
+from entrostat.server.rules.engine import Engine
+from entrostat.server.rules.running import running
 from entrostat.server.settings import Settings
 from entrostat.storage.store import Store
 
@@ -20,7 +24,9 @@ _ABOUT = """Takes what a training run's probes measure, keeps it once, and answe
 _TAGS = [
     {"name": "ingest", "description": "What producers send."},
     {"name": "runs", "description": "Runs, their events, what should be on in them."},
+    {"name": "control", "description": "The person's hand: on, off, proposals, stop; what is in force, what came of it."},
     {"name": "curves", "description": "Signals and histograms over steps, thinned for a screen."},
+    {"name": "rules", "description": "What is done when a signal goes where it should not."},
     {"name": "questions", "description": "SQL, the views, the vocabulary."},
     {"name": "health", "description": "For who watches the server."},
 ]
@@ -35,15 +41,25 @@ def build_app(settings: Settings, store: Store) -> FastAPI:
     tokens = Tokens(settings.tokens_path)
     metrics = Metrics(lambda: store.queue_bytes, store.live_signals)
     store.on_commit(metrics.committed)
-    app = FastAPI(title="entrostat", version=health.package_version(), description=_ABOUT, openapi_tags=_TAGS)
+    engine = Engine(store)
+    store.on_commit(engine.committed)
+    app = FastAPI(
+        title="entrostat",
+        version=health.package_version(),
+        description=_ABOUT,
+        openapi_tags=_TAGS,
+        lifespan=running(engine),
+    )
     app.state.tokens = tokens
     http_errors.install(app)
     routers: list[Any] = [
         ingest.router(store, settings),
         runs.router(store),
         analysis.router(store),
+        control.router(store),
         series.router(store, settings),
         sql.router(store, settings, metrics),
+        rules.router(store, engine),
         health.router(store, metrics, tokens),
     ]
     for router in routers:

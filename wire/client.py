@@ -102,6 +102,27 @@ class Client:
         """What should be on in a run."""
         return self._parsed(DesiredState, self._request("GET", f"/v1/runs/{quote(run_id, safe='')}/desired"))
 
+    def rules(self) -> list[dict[str, Any]]:
+        """The rules that the server holds: name, version, updated, rule."""
+        return list(self.get("/v1/rules")["rules"])
+
+    def put_rule(self, rule: dict[str, Any]) -> dict[str, Any]:
+        """Take a rule, as the next version of its name."""
+        return dict(self.send("PUT", f"/v1/rules/{quote(str(rule.get('name', '')), safe='')}", rule))
+
+    def delete_rule(self, name: str) -> None:
+        """Remove a rule."""
+        self.send("DELETE", f"/v1/rules/{quote(name, safe='')}")
+
+    def check_rules(self, text: str) -> dict[str, Any]:
+        """Rules of a YAML or JSON text, as the server reads them: ``rules`` and ``problems``."""
+        return dict(self.send("POST", "/v1/rules/check", {"text": text}))
+
+    def replay_rules(self, run_id: str, text: str | None = None) -> list[dict[str, Any]]:
+        """What rules would have done in a run; those that the server holds unless a text is given."""
+        body = {} if text is None else {"text": text}
+        return list(self.send("POST", f"/v1/runs/{quote(run_id, safe='')}/rules/replay", body)["actions"])
+
     def health(self) -> dict[str, Any]:
         """The server's state and versions; needs no token."""
         return dict(self.get("/healthz"))

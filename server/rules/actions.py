@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from entrostat.server.rules.person import is_approved
 from entrostat.server.rules.state import Outcome
 from entrostat.wire import intent
 from entrostat.wire.interventions import BY_NAME
@@ -23,9 +24,10 @@ class On:
 
 @dataclass(frozen=True, slots=True)
 class Off:
-    """Switch it off, where it is on."""
+    """Switch it off, where it is on by this author, or approved from their proposal."""
 
     name: str
+    by: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +80,10 @@ def applied(desired: DesiredState, actions: Sequence[Action]) -> DesiredState:
         change = action.change
         if isinstance(change, On):
             desired = intent.switched_on(desired, change.intervention)
-        elif isinstance(change, Off) and intent.on(desired, change.name) is not None:
-            desired = intent.switched_off(desired, change.name)
+        elif isinstance(change, Off):
+            held = intent.on(desired, change.name)
+            is_theirs = held is not None and (held.by == change.by or is_approved(held, change.by))
+            desired = intent.switched_off(desired, change.name) if is_theirs else desired
         elif isinstance(change, Ask):
             desired = intent.proposed(desired, change.proposal)
         elif isinstance(change, Unask):

@@ -191,7 +191,7 @@ def _action(
     detail: dict[str, Any] = {"rule": rule.name, "outcome": outcome, "intervention": wanted.model_dump(mode="json")}
     change: Change | None = None
     if outcome == "acted":
-        change = Off(wanted.name) if is_off else On(wanted)
+        change = Off(wanted.name, wanted.by) if is_off else On(wanted)
         return Action("rule_adjusted", rule.name, facts.step, f"{rule.name}: {what}", detail, change)
     if outcome == "proposed":
         if is_off:

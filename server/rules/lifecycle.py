@@ -70,7 +70,7 @@ def dropped(name: str, state: RuleState, step: int, why: str) -> list[Action]:
     if active.outcome == "proposed":
         return [Action("rule_withdrawn", name, step, f"{name}: {why}", change=Unask(f"rule:{name}"))]
     said = f"{name}: {why}, {active.intervention} off"
-    return [Action("rule_ended", name, step, said, change=Off(active.intervention))]
+    return [Action("rule_ended", name, step, said, change=Off(active.intervention, f"rule:{name}"))]
 
 
 def _fired(rule: Rule, state: RuleState, facts: Facts, control: Control, values: dict[str, Any]) -> Result:
@@ -138,7 +138,7 @@ def _change_at_the_end(active: Active, rule: Rule) -> Change | None:
     if active.intervention is None or active.outcome == "told":
         return None
     # What a person approved was proposed with its end, and ends with it.
-    return Unask(author(rule)) if active.outcome == "proposed" else Off(active.intervention)
+    return Unask(author(rule)) if active.outcome == "proposed" else Off(active.intervention, author(rule))
 
 
 def _over(

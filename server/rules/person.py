@@ -15,19 +15,19 @@ def what_a_person_did(active: Active, by: str, desired: DesiredState) -> tuple[A
         return active, None
     held = intent.on(desired, active.intervention)
     if active.outcome == "proposed" and not any(p.intervention.by == by for p in desired.proposals):
-        if held is None or not _is_from(by, held.because):
+        if held is None or not is_approved(held, by):
             return active, "the proposal was dismissed"
         return active.model_copy(update={"outcome": "approved"}), None
     if active.outcome == "acted" and (held is None or held.by != by):
         return active, _gone(active.intervention, held)
-    if active.outcome == "approved" and (held is None or not _is_from(by, held.because)):
+    if active.outcome == "approved" and (held is None or not is_approved(held, by)):
         return active, _gone(active.intervention, held)
     return active, None
 
 
-def _is_from(by: str, because: str) -> bool:
-    # What ``intent.decided`` writes: an approved proposal is on in the person's name, and says whose idea it was.
-    return f"(proposed by {by.partition(':')[2]})" in because
+def is_approved(held: ActiveIntervention, by: str) -> bool:
+    """Whether ``held`` was a proposal of ``by``: it is on in a person's name then, and says whose idea it was."""
+    return f"(proposed by {by.partition(':')[2]})" in held.because  # as ``intent.decided`` writes it
 
 
 def _gone(name: str, now: ActiveIntervention | None) -> str:
