@@ -144,6 +144,7 @@ def test_the_claims_count_seeds():
     assert "1 or 2 modes in 1 of 2 runs" in lines[0]
     assert "4.5 modes to GRPO's 2.5" in lines[1]
     assert "in 1 of 2 seeds" in lines[1]
+    assert "in 0 of its 1 settings" in lines[1]
 
 
 # What is certain at fixed seeds
