@@ -40,7 +40,7 @@ class Tokens:
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self._changed_ns = -1
-        self._scopes_by_hash: dict[str, frozenset[str]] = {}
+        self._held: dict[str, tuple[str, frozenset[str]]] = {}
         if path is not None:
             self._read(path)
 
@@ -51,20 +51,29 @@ class Tokens:
 
     def scopes(self, token: str) -> frozenset[str] | None:
         """What a token may do; None for an unknown one."""
+        found = self._found(token)
+        return found[1] if found else None
+
+    def name(self, token: str) -> str | None:
+        """The name under which a token was made; None for an unknown one."""
+        found = self._found(token)
+        return found[0] if found else None
+
+    def _found(self, token: str) -> tuple[str, frozenset[str]] | None:
         if self._path is not None and self._path.stat().st_mtime_ns != self._changed_ns:
             self._read(self._path)
         given = _hashed(token)
         found = None
-        for held, scopes in self._scopes_by_hash.items():
-            if hmac.compare_digest(held, given):
-                found = scopes
+        for hashed, named in self._held.items():
+            if hmac.compare_digest(hashed, given):
+                found = named
         return found
 
     def _read(self, path: Path) -> None:
         try:
             self._changed_ns = path.stat().st_mtime_ns
             entries = json.loads(path.read_text())["tokens"]
-            self._scopes_by_hash = {entry["sha256"]: frozenset(entry["scopes"]) for entry in entries}
+            self._held = {entry["sha256"]: (entry.get("name", ""), frozenset(entry["scopes"])) for entry in entries}
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise AuthError(f"the tokens in {path} cannot be read ({error}): make them with add_token") from error
 
@@ -131,7 +140,7 @@ def check_bind(host: str, tokens: Tokens) -> None:
 def require(scope: Scope) -> Callable[..., None]:
     """A dependency that lets a request pass only with a token of ``scope`` (or admin)."""
 
-    def check(request: Request, bearer: Annotated[HTTPAuthorizationCredentials | None, Depends(_BEARER)]) -> None:
+    def check(request: Request, bearer: Annotated[HTTPAuthorizationCredentials | None, Depends(BEARER)]) -> None:
         tokens: Tokens = request.app.state.tokens
         if not tokens.are_needed:
             return
@@ -146,7 +155,7 @@ def require(scope: Scope) -> Callable[..., None]:
     return check
 
 
-_BEARER = HTTPBearer(auto_error=False, description="A token of the server; not needed where it runs without tokens.")
+BEARER = HTTPBearer(auto_error=False, description="A token of the server; not needed where it runs without tokens.")
 _CHALLENGE = {"WWW-Authenticate": "Bearer"}
 
 

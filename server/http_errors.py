@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 
 from entrostat.storage.errors import Busy, QueryBusy, StorageError
 from entrostat.wire.errors import (
+    BadParameter,
     Conflict,
     EntrostatError,
     MalformedBatch,
@@ -41,6 +42,7 @@ _STATUS: tuple[tuple[type[EntrostatError], int, str], ...] = (
     (QueryForbidden, 403, "query_forbidden"),
     (QueryTimeout, 408, "query_timeout"),
     (QueryError, 400, "query_error"),
+    (BadParameter, 422, "bad_parameter"),
     (NotFound, 404, "not_found"),
     (Conflict, 409, "conflict"),
     (QueryBusy, 503, "query_busy"),

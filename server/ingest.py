@@ -81,7 +81,8 @@ def router(store: Store, settings: Settings) -> APIRouter:
         body = await request.body()
         tables = await run_sync(_decoded, body, content_type, max_bytes, limiter=decoding)
         is_duplicate = await asyncio.wrap_future(store.add_batch(stream_id, seq, tables, len(body)))
-        return Ack(acked=seq, duplicate=is_duplicate, desired=store.desired(stream.run_id))
+        run = stream.run_id
+        return Ack(acked=seq, duplicate=is_duplicate, desired=store.desired(run), thresholds=store.thresholds(run))
 
     return routes
 

@@ -32,6 +32,12 @@ def key_of(cursor: duckdb.DuckDBPyConnection, run_id: str) -> int:
     return int(rows[0][0])
 
 
+def last_step(cursor: duckdb.DuckDBPyConnection, key: int) -> int | None:
+    """The highest step of a run, where it has one; what a resumed session superseded does not count."""
+    found: int | None = cursor.execute(_LAST_STEP, [key]).fetchall()[0][1]
+    return found
+
+
 def names(cursor: duckdb.DuckDBPyConnection, search: str | None, limit: int) -> list[str]:
     """Names of the runs, newest first; ``search`` is looked for in names, tags and notes."""
     rows = cursor.execute(

@@ -10,15 +10,17 @@ import duckdb
 from entrostat.storage import desired, runs, series, server_events, streams, views
 from entrostat.storage.analysis.floor_forecast import FLOOR
 from entrostat.storage.analysis.run import analysis
+from entrostat.storage.control_book import ControlBook
 from entrostat.storage.database import Database, path_of
 from entrostat.storage.query import Answer, QueryPool
 from entrostat.storage.rows import Batch
 from entrostat.storage.rule_book import RuleBook
 from entrostat.storage.streams import Stream, utc_now
+from entrostat.storage.thresholds import ThresholdKeeper
 from entrostat.storage.writer import Commit, Writer
 from entrostat.wire.codec import Tables
 from entrostat.wire.errors import NotFound
-from entrostat.wire.messages import DesiredState, StreamOpen, StreamOpened
+from entrostat.wire.messages import DesiredState, StreamOpen, StreamOpened, Thresholds
 
 _Result = TypeVar("_Result")
 
@@ -67,6 +69,9 @@ class Store:
         self._queries = QueryPool(self._database, max_queries, query_timeout_s, max_result_bytes)
         self.rules = RuleBook(self._database, self._writer, self._remember)
         """The rules, and what they have done."""
+        self.control = ControlBook(self._database, self._writer, self._remember)
+        """What persons asked for, and what came of it."""
+        self._thresholds = ThresholdKeeper(self._database, self.desired)
 
     def open_stream(self, stream_id: str, opening: StreamOpen) -> StreamOpened:
         """Make a stream known, and its run where that is new. Repeating it changes nothing."""
@@ -74,7 +79,12 @@ class Store:
         with self._lock:
             self._streams[stream_id] = stream
         self._touch(stream.run_id)
-        return StreamOpened(run_id=stream.run_id, desired=self.desired(stream.run_id))
+        self._thresholds.look_at(stream.run_id)  # after a restart nothing is known until somebody asks
+        known = self.thresholds(stream.run_id)
+        is_superseded = known is not None and opening.resume_step is not None and known.step > opening.resume_step
+        return StreamOpened(
+            run_id=stream.run_id, desired=self.desired(stream.run_id), thresholds=None if is_superseded else known
+        )
 
     def _open(self, cursor: duckdb.DuckDBPyConnection, stream_id: str, opening: StreamOpen) -> Stream:
         # Two requests may have found it missing; the writer's thread sees the first one's row.
@@ -111,6 +121,10 @@ class Store:
         """What should be on in a run that is known: version 0 where nothing was ever asked for. Asks no database."""
         return self._desired.get(run_id, DesiredState())
 
+    def thresholds(self, run_id: str) -> Thresholds | None:
+        """Scores of the last complete step, where something asks for a selection over it. Asks no database."""
+        return self._thresholds.of(run_id)
+
     def change_desired(
         self, run_id: str, change: Callable[[DesiredState], DesiredState], expected_version: int | None = None
     ) -> DesiredState:
@@ -135,6 +149,7 @@ class Store:
         with self._lock:
             if written.version >= self.desired(run_id).version:
                 self._desired[run_id] = written
+        self._thresholds.look_at(run_id)
 
     def runs(self, search: str | None = None, limit: int = 100) -> list[dict[str, Any]]:
         """Summaries of the runs, newest first. ``search`` is part of a name, tag or note."""
@@ -148,6 +163,12 @@ class Store:
         versions = dict(self._versions)
         with self._database.reading() as cursor:
             return self._summary(cursor, run_id, versions) | runs.details(cursor, run_id)
+
+    def status(self, run_id: str) -> str:
+        """``live``, ``ended`` or ``silent``. Raises NotFound."""
+        versions = dict(self._versions)
+        with self._database.reading() as cursor:
+            return str(self._summary(cursor, run_id, versions)["status"])
 
     def live_signals(self, signals: tuple[str, ...], limit: int) -> list[tuple[str, int | None, dict[str, float]]]:
         """(run, last step, signal -> newest value) of the live runs, newest first, at most ``limit``."""
@@ -187,6 +208,7 @@ class Store:
             self._streams = {k: s for k, s in self._streams.items() if s.run != key}
             self._summaries.pop(run_id, None)
             self._desired.pop(run_id, None)
+        self._thresholds.look_at(run_id)
         self._touch(run_id)
 
     def events(self, run_id: str, limit: int = 500) -> list[dict[str, Any]]:
@@ -254,6 +276,7 @@ class Store:
     def close(self) -> None:
         """Write what was accepted and close the file."""
         self._writer.close()
+        self._thresholds.close()
         self._queries.close()
         self._database.close()
 
@@ -266,6 +289,7 @@ class Store:
     def _after_commit(self, commit: Commit) -> None:
         for run_id in commit.runs:
             self._touch(run_id)
+            self._thresholds.look_at(run_id)
         for listener in self._listeners:
             listener(commit)
 

@@ -1,0 +1,201 @@
+"""Selection over a whole step: the score that its top share of tokens reached, over all ranks and micro-batches.
+
+No rank has all tokens, but each sends histograms, and those add up (``wire/bins.py``). What the trainer gets is a score
+that the tokens of its next micro-batches have to reach: the share it takes there is near the one asked for and not
+exactly it (``docs/control.md`` has figures).
+"""
+
+import logging
+import math
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import duckdb
+import numpy as np
+
+from entrostat.storage.database import Database
+from entrostat.storage.merged import JOIN, VALID
+from entrostat.storage.runs import key_of, last_step
+from entrostat.wire.bins import LOW, edges_of
+from entrostat.wire.errors import NotFound
+from entrostat.wire.interventions import BY_NAME
+from entrostat.wire.messages import ActiveIntervention, DesiredState, Thresholds
+
+_log = logging.getLogger(__name__)
+
+STEPS_LOOKED_AT = 16
+"""The last complete step is looked for among so many: a rank that is further behind is not waited for."""
+LOWEST, HIGHEST = -1e6, 1e6
+"""What a threshold may be at most, as in the catalogue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What a method ranks tokens by.
+
+    Args:
+        histogram: of the score over all valid tokens.
+        share: the method's parameter that says how many.
+        is_positive: only tokens with a score above 0 may be chosen (the share still counts them all).
+    """
+
+    histogram: str
+    share: str
+    is_positive: bool = False
+
+
+SCORES = {
+    "scope": Score("scope_score", "q", is_positive=True),
+    "kl_cov": Score("cov_token", "k"),
+    "forking_tokens": Score("entropy", "share"),
+}
+"""Intervention -> its score. Those, and only those, whose tokens can be chosen over a whole step."""
+
+
+def threshold(bins: np.ndarray, counts: np.ndarray, share: float, is_positive: bool = False) -> float | None:
+    """The score from which on there are about ``share`` of all counted tokens, at least one.
+
+    **Decision**: inside the bin in which the last of them lies the scores are taken to be spread evenly, so that the
+    number is right on the average. It is off by less than the tokens of that one bin; the score by less than the bin's
+    width, 4.4 % of itself, and by 1.2e-4 in the middle bin. With ``is_positive`` the middle bin, which holds the zeros,
+    is not entered: scores below 1.2e-4 are not chosen where the share would reach down to them.
+
+    Args:
+        bins: [K] int, ``wire/bins.py``, in any order.
+        counts: [K] int, tokens in each.
+
+    Returns:
+        None where there is no token, or none that may be chosen.
+    """
+    wanted = max(1, math.floor(share * int(counts.sum()) + 1e-9))
+    order = np.argsort(bins)[::-1]
+    order = order[counts[order] > 0]
+    if is_positive:
+        order = order[bins[order] > 0]
+    if order.size == 0:
+        return None
+    reached = np.cumsum(counts[order])
+    at = int(np.searchsorted(reached, wanted))
+    is_signed = bool((bins < 0).any())
+    if at == order.size:  # all that may be chosen are fewer
+        return _edges(int(bins[order[-1]]), is_signed)[0]
+    index, count = int(bins[order[at]]), int(counts[order[at]])
+    need = wanted - (int(reached[at]) - count)
+    low, high = _edges(index, is_signed)
+    return low if high >= HIGHEST else high - (high - low) * need / count
+
+
+def _edges(index: int, is_signed: bool) -> tuple[float, float]:
+    low, high = edges_of(index)
+    if index == 0 and is_signed:
+        low = -(2.0**LOW)
+    return max(low, LOWEST), min(high, HIGHEST)
+
+
+def shares(desired: DesiredState) -> dict[str, float]:
+    """Intervention -> the share asked for, of those that are to choose over a whole step."""
+    return {i.name: _share(i) for i in desired.interventions if i.selection == "step" and i.name in SCORES}
+
+
+def _share(i: ActiveIntervention) -> float:
+    name = SCORES[i.name].share
+    default = next(p.default for p in BY_NAME[i.name].params if p.name == name)
+    return float(i.params.get(name, default))  # type: ignore[arg-type]
+
+
+def of_run(cursor: duckdb.DuckDBPyConnection, run_id: str, wanted: dict[str, float]) -> Thresholds | None:
+    """The thresholds of the run's last complete step; None where there is no such step. Raises NotFound.
+
+    Args:
+        wanted: as ``shares`` gives them.
+    """
+    key = key_of(cursor, run_id)
+    newest = last_step(cursor, key)
+    if newest is None or not wanted:
+        return None
+    found = cursor.execute(
+        "select max(step) from raw.step_ranks where run = ? and step > ? and step <= ? and is_complete",
+        [run_id, newest - STEPS_LOOKED_AT, newest],
+    ).fetchall()
+    step = found[0][0]
+    if step is None:
+        return None
+    values = {name: _value(cursor, key, step, SCORES[name], share) for name, share in wanted.items()}
+    return Thresholds(step=step, values={name: value for name, value in values.items() if value is not None})
+
+
+def _value(cursor: duckdb.DuckDBPyConnection, key: int, step: int, score: Score, share: float) -> float | None:
+    rows = cursor.execute(
+        f"select t.bin, sum(t.count)::bigint from raw.histogram_part t {JOIN} where {VALID} and t.run = ? "
+        "and t.step = ? and t.name = ? group by t.bin",
+        [key, step, score.histogram],
+    ).fetchall()
+    if not rows:
+        return None
+    bins, counts = np.array(rows, np.int64).T
+    return threshold(bins, counts, share, score.is_positive)
+
+
+class ThresholdKeeper:
+    """Keeps the thresholds of the runs in which something asks for them, so that an answer to a batch reads a dict.
+
+    They are made on a thread of its own: neither a commit nor an answer waits. Several commits that come while one is
+    looked at are looked at together.
+
+    Args:
+        desired: the newest desired state of a run; asks no database.
+    """
+
+    def __init__(self, database: Database, desired: Callable[[str], DesiredState]) -> None:
+        self._database, self._desired = database, desired
+        self._held: dict[str, Thresholds] = {}
+        self._waiting: set[str] = set()
+        self._changed = threading.Condition()
+        self._is_closing = False
+        self._thread = threading.Thread(target=self._work, name="entrostat-thresholds", daemon=True)
+        self._thread.start()
+
+    def of(self, run_id: str) -> Thresholds | None:
+        """The newest that are known; None where none are asked for, or no step is complete yet."""
+        return self._held.get(run_id)
+
+    def look_at(self, run_id: str) -> None:
+        """Something was committed, or is wanted, in the run. Returns at once."""
+        if not shares(self._desired(run_id)) and run_id not in self._held:
+            return
+        with self._changed:
+            self._waiting.add(run_id)
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Stop, and leave what waits."""
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                while not self._waiting and not self._is_closing:
+                    self._changed.wait()
+                if self._is_closing:
+                    return
+                run_id = self._waiting.pop()
+            try:
+                self._make(run_id)
+            except Exception:  # noqa: BLE001 - the thread must live on; the last thresholds stay
+                _log.exception("thresholds of run %r", run_id)
+
+    def _make(self, run_id: str) -> None:
+        wanted = shares(self._desired(run_id))
+        try:
+            with self._database.reading() as cursor:
+                made = of_run(cursor, run_id, wanted)
+        except NotFound:  # deleted in the meantime
+            made = None
+        if made is None:
+            self._held.pop(run_id, None)
+        else:
+            self._held[run_id] = made
