@@ -24,7 +24,7 @@ _ABOUT = """Takes what a training run's probes measure, keeps it once, and answe
 _TAGS = [
     {"name": "ingest", "description": "What producers send."},
     {"name": "runs", "description": "Runs, their events, what should be on in them."},
-    {"name": "control", "description": "The person's hand: on, off, proposals, stop; what is in force, what came of it."},
+    {"name": "control", "description": "The person's hand: on, off, proposals, stop; what came of it."},
     {"name": "curves", "description": "Signals and histograms over steps, thinned for a screen."},
     {"name": "rules", "description": "What is done when a signal goes where it should not."},
     {"name": "questions", "description": "SQL, the views, the vocabulary."},
