@@ -3,7 +3,7 @@
 import ipaddress
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -123,6 +123,43 @@ class Client:
         body = {} if text is None else {"text": text}
         return list(self.send("POST", f"/v1/runs/{quote(run_id, safe='')}/rules/replay", body)["actions"])
 
+    def interventions(self) -> list[dict[str, Any]]:
+        """The catalogue of what can be switched on."""
+        return list(self.get("/v1/interventions"))
+
+    def control(self, run_id: str) -> dict[str, Any]:
+        """What may be, what should be and what is on in a run."""
+        return dict(self.get(f"{_run(run_id)}/control"))
+
+    def effects(self, run_id: str, signals: Sequence[str] | None = None, window: int = 20) -> list[dict[str, Any]]:
+        """Means of ``signals`` over ``window`` steps before and after each activation, and while it was on."""
+        return list(self.get(f"{_run(run_id)}/effects", signals=signals, window=window)["effects"])
+
+    def switch_on(self, run_id: str, name: str, because: str, person: str | None = None, **wanted: Any) -> DesiredState:
+        """Want an intervention on. ``wanted``: params, selection, until_step, expected_version."""
+        said = {"because": because, "person": person, **wanted}
+        return self._change("PUT", f"{_run(run_id)}/interventions/{quote(name, safe='')}", said)
+
+    def switch_off(self, run_id: str, name: str, because: str, person: str | None = None) -> DesiredState:
+        """Want it off."""
+        said = {"because": because, "person": person}
+        return self._change("DELETE", f"{_run(run_id)}/interventions/{quote(name, safe='')}", said)
+
+    def decide(
+        self, run_id: str, proposal_id: str, approve: bool, person: str | None = None, **said: Any
+    ) -> DesiredState:
+        """Approve what a rule proposes, or dismiss it. ``said``: because, params (in the place of those proposed)."""
+        document = {"approve": approve, "person": person, **said}
+        return self._change("POST", f"{_run(run_id)}/proposals/{quote(proposal_id, safe='')}", document)
+
+    def stop_all(self, run_id: str, because: str, person: str | None = None) -> DesiredState:
+        """The kill switch: everything off from the next step on, and no rule acts until ``arm``."""
+        return self._change("POST", f"{_run(run_id)}/stop-all", {"because": because, "person": person})
+
+    def arm(self, run_id: str, because: str, person: str | None = None) -> DesiredState:
+        """Things may be switched on again."""
+        return self._change("POST", f"{_run(run_id)}/arm", {"because": because, "person": person})
+
     def health(self) -> dict[str, Any]:
         """The server's state and versions; needs no token."""
         return dict(self.get("/healthz"))
@@ -136,6 +173,10 @@ class Client:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _change(self, method: str, path: str, document: dict[str, Any]) -> DesiredState:
+        content = json.dumps(document).encode()
+        return self._parsed(DesiredState, self._request(method, path, content=content, content_type="application/json"))
 
     def _request(
         self,
@@ -166,6 +207,10 @@ class Client:
             return kind.model_validate_json(response.content)
         except ValidationError as error:
             raise ServerDown(self.url, f"the answer is not a {kind.__name__}: {error.errors()[0]['msg']}") from error
+
+
+def _run(run_id: str) -> str:
+    return f"/v1/runs/{quote(run_id, safe='')}"
 
 
 def _url_parts(url: str) -> httpx.URL:
