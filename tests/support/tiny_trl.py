@@ -36,7 +36,16 @@ def dataset():
     return Dataset.from_dict({"prompt": ["b c d", "e f", "g h i j", "k"] * 16})
 
 
-def trainer(folder, kind="grpo", policy=None, callbacks=(), eval_dataset=None, rollout_func=None, **overrides):
+def trainer(
+    folder,
+    kind="grpo",
+    policy=None,
+    callbacks=(),
+    eval_dataset=None,
+    rollout_func=None,
+    reward_funcs=reward,
+    **overrides,
+):
     """A GRPO or RLOO trainer over the task: 16 completions of at most 8 tokens a step, 4 a prompt."""
     config_class, trainer_class = {"grpo": (GRPOConfig, GRPOTrainer), "rloo": (RLOOConfig, RLOOTrainer)}[kind]
     settings = dict(
@@ -51,7 +60,7 @@ def trainer(folder, kind="grpo", policy=None, callbacks=(), eval_dataset=None, r
             policy = Qwen2ForCausalLM.from_pretrained(f"{folder}/policy")
     return trainer_class(
         model=policy,
-        reward_funcs=reward,
+        reward_funcs=reward_funcs,
         args=config_class(**(settings | overrides)),
         train_dataset=dataset(),
         eval_dataset=eval_dataset,

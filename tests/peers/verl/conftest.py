@@ -31,6 +31,6 @@ def note_difference(request):
 def pytest_terminal_summary(terminalreporter, config):
     if largest := config.stash[_LARGEST]:
         terminalreporter.section("largest difference from verl")
-        terminalreporter.write_line("gradients: over the largest of verl's; losses: over the sum of its gradients' sizes")
+        terminalreporter.write_line("gradients over the largest of verl's; losses over the sum of its gradients' sizes")
         for name, difference in sorted(largest.items()):
             terminalreporter.write_line(f"{name:48} {difference:.1e}")
