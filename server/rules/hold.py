@@ -1,7 +1,8 @@
 """The thermostat: one parameter moved in a closed loop so that a signal stays near a level.
 
-A proportional-integral controller with a dead band. Outside ``at`` +- ``band`` the error e is the distance to the
-band's edge, inside it is 0:
+A proportional-integral controller with a dead zone: within half the band of ``at`` the error e is 0, beyond it is the
+distance to that half. (A dead zone as wide as the band would be left alone just outside of it: the nearer its edge, the
+smaller the error.)
 
     u = neutral + gain e + I,     I += gain integral e
 
@@ -12,11 +13,12 @@ limit it lets go as soon as the error turns.
 Decision: steps are added, not multiplied. The parameters are coefficients of a term of the loss, whose effect is
 linear in them, and 0 is where most are off: a factor would never leave it.
 
-Inside the band e is 0 and I stays: the parameter rests where it holds the signal. It is written with 4 significant
+In the dead zone I stays: the parameter rests where it holds the signal. It is written with 4 significant
 digits and only after it has moved by more than 1 %, so that noise inside the loop does not become versions of the
 desired state.
 """
 
+from collections.abc import Collection
 from typing import Any
 
 from entrostat.server.rules.actions import (
@@ -96,7 +98,7 @@ def moved_by(
         is_closed: whether the output acts on the run. Where it is only said or proposed, nothing comes back, and an
             integral would only grow.
     """
-    actuator, error = rule.with_, outside(rule.hold.at - value, rule.hold.band)
+    actuator, error = rule.with_, outside(rule.hold.at - value, rule.hold.band / 2)
     off = actuator.off_at
     output = off if held.output is None else held.output
     growth = actuator.gain * actuator.integral * error if is_closed else 0.0
@@ -109,9 +111,9 @@ def moved_by(
     return held.model_copy(update={"integral": integral, "output": nearest})
 
 
-def outside(error: float, band: float) -> float:
-    """How far ``error`` is beyond the band; 0 inside."""
-    return max(error - band, 0.0) + min(error + band, 0.0)
+def outside(error: float, zone: float) -> float:
+    """How far ``error`` is beyond -zone to zone; 0 inside."""
+    return max(error - zone, 0.0) + min(error + zone, 0.0)
 
 
 def rounded(value: float) -> float:
@@ -119,12 +121,17 @@ def rounded(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def has_moved(actuator: Actuator, value: float, written: float, share: float) -> bool:
-    """Whether ``value`` is far enough from what was ``written`` to be written; at a limit or at neutral always."""
-    span = actuator.max - actuator.min
-    if abs(value - written) <= LEAST_MOVE * span:
-        return value != written and value in (actuator.min, actuator.max, actuator.off_at)
-    return abs(value - written) > share * abs(written) or value in (actuator.min, actuator.max, actuator.off_at)
+def has_moved(value: float, written: float, span: float, ends: Collection[float], share: float) -> bool:
+    """Whether ``value`` is far enough from what was ``written`` to be written.
+
+    Args:
+        span: the parameter's range.
+        ends: its limits and its neutral value, which are always written.
+        share: of ``written`` that is no move.
+    """
+    if value in ends:
+        return value != written
+    return abs(value - written) > max(share * abs(written), LEAST_MOVE * span)
 
 
 def _outcome(rule: HoldRule, state: RuleState, control: Control, value: float) -> tuple[Outcome, str | None]:
@@ -152,7 +159,9 @@ def _written(
     output = actuator.off_at if is_off else rounded(min(max(output, low), high))
     written = actuator.off_at if held.written is None else held.written
     may_more = state.active is not None and state.active.outcome != outcome
-    if not may_more and not has_moved(actuator, output, written, MOVED if outcome == "acted" else MOVED_PROPOSAL):
+    ends = {actuator.min, actuator.max, actuator.off_at, low, high}
+    share = MOVED if outcome == "acted" else MOVED_PROPOSAL
+    if not may_more and not has_moved(output, written, actuator.max - actuator.min, ends, share):
         return state, []
     action = _action(rule, facts, _wanted(rule, output, value), outcome, why_not, is_off)
     action.detail["values"] = {rule.hold.signal + relative(rule.hold.relative_to): value, actuator.param: output}
