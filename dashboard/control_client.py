@@ -1,4 +1,4 @@
-"""The server's routes that change what is on in a run, and those of rules, as this dashboard asks them."""
+"""The server's routes of the person's hand, as the control page asks them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -45,32 +45,6 @@ def stop_all(client: Client, run: str, because: str, person: str) -> None:
 def arm(client: Client, run: str, because: str, person: str) -> None:
     """Things may be switched on again."""
     client.send("POST", f"{_run(run)}/arm", {"because": because, "person": person})
-
-
-def rules(client: Client) -> list[dict[str, Any]]:
-    """The rules that the server holds."""
-    return list(client.get("/v1/rules")["rules"])
-
-
-def put_rule(client: Client, name: str, rule: Mapping[str, Any]) -> None:
-    """Save a rule under its name, in the place of an earlier one."""
-    client.send("PUT", f"/v1/rules/{quote(name, safe='')}", dict(rule))
-
-
-def delete_rule(client: Client, name: str) -> None:
-    """Remove a rule."""
-    client.send("DELETE", f"/v1/rules/{quote(name, safe='')}")
-
-
-def check_rules(client: Client, text: str) -> dict[str, Any]:
-    """The rules in ``text``, or what is wrong with it and where."""
-    return dict(client.send("POST", "/v1/rules/check", {"text": text}))
-
-
-def replay_rules(client: Client, run: str, text: str) -> list[dict[str, Any]]:
-    """What the rules in ``text`` would have done in a run so far."""
-    answer = client.send("POST", f"{_run(run)}/rules/replay", {"text": text})
-    return list(answer["firings"] if isinstance(answer, dict) else answer)
 
 
 def _run(run: str) -> str:

@@ -22,7 +22,11 @@ def timeline_height(spans: Sequence[Span]) -> int:
 
 
 def timeline_figure(
-    spans: Sequence[Span], refused: Sequence[Mapping[str, Any]], view: View, place: Place, last_step: float | None
+    spans: Sequence[Span],
+    refused: Sequence[Mapping[str, Any]],
+    view: View,
+    place: Place,
+    steps: tuple[float, float] | None,
 ) -> go.Figure:
     """The spans over the x axis of the signal charts.
 
@@ -31,13 +35,13 @@ def timeline_figure(
         refused: events of kind ``intervention_refused``: a cross in the row.
         view: its window and revision are used.
         place: step -> x.
-        last_step: of the run: what is still on is drawn up to it.
+        steps: first and last of the run: the x axis shows them, and what is still on is drawn up to the last.
     """
     figure = go.Figure()
     names = list(dict.fromkeys([s.name for s in spans] + [n for e in refused if (n := _name(e))]))
     for whose, title in (("person", "switched on by a person"), ("rule", "by a rule")):
         own = [s for s in spans if who(s) == whose]
-        placed = [(s, place(s.start), place(_end(s, last_step))) for s in own]
+        placed = [(s, place(s.start), place(_end(s, steps))) for s in own]
         drawn = [(s, x0, x1) for s, x0, x1 in placed if x0 is not None and x1 is not None]
         if drawn:
             figure.add_bar(
@@ -53,6 +57,7 @@ def timeline_figure(
             marker={"symbol": "x", "size": 9, "color": MARK["intervention_refused"]},
             text=[html.escape(str(e["message"])[:300]) for e, _ in seen], hovertemplate="%{text}<extra></extra>",
         )  # fmt: skip
+    _add_extent(figure, names, [place(step) for step in steps or ()])
     x_axis: dict[str, Any] = {"range": list(view.window), "autorange": False} if view.window else {}
     y_axis = {"categoryorder": "array", "categoryarray": names[::-1], "fixedrange": True, "type": "category"}
     figure.update_layout(
@@ -61,11 +66,18 @@ def timeline_figure(
     return figure
 
 
-def _end(span: Span, last_step: float | None) -> float:
+def _add_extent(figure: go.Figure, names: Sequence[str], ends: Sequence[float | None]) -> None:
+    """An unseen line over the whole run: with it the axis is as long as those of the signal charts, and stays free."""
+    if names and ends:
+        unseen = {"mode": "lines", "line": {"width": 0}, "showlegend": False, "hoverinfo": "skip", "name": "run"}
+        figure.add_scatter(x=list(ends), y=[names[0]] * len(ends), **unseen)
+
+
+def _end(span: Span, steps: tuple[float, float] | None) -> float:
     """Where its band ends; what has begun has at least one step."""
     if span.end is not None:
         return span.end
-    return max(span.start, last_step or 0) + 1
+    return max(span.start, steps[1] if steps else 0) + 1
 
 
 def _name(event: Mapping[str, Any]) -> str:

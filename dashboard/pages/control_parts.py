@@ -112,11 +112,12 @@ def effects_table(effects: Sequence[Mapping[str, Any]]) -> list[Any]:
     if not rows:
         return []
     about = (
-        f"Means ± standard error over the {EFFECT_WINDOW} steps before it came into force, all steps it was, and the "
-        f"{EFFECT_WINDOW} after. Differences, not causes: what would have been without it is not known."
+        f"Means ± standard error (number of steps) over the {EFFECT_WINDOW} steps before it came into force, all steps "
+        f"it was, and the {EFFECT_WINDOW} after. Differences, not causes: what would have been without is not known."
     )
-    names = ("intervention", "signal", "before", "while on", "after", "while on − before", "after − before")
-    table = html.Table([_head(names), html.Tbody(rows)])
+    numbers = ("before", "while on", "after", "on − before", "after − before")
+    heads = [html.Th("intervention"), html.Th("signal"), *(html.Th(name, className="number") for name in numbers)]
+    table = html.Table([html.Thead(html.Tr(heads)), html.Tbody(rows)], className="effects")
     return [html.H2("Before and after"), html.P(about, className="quiet"), _wide(table)]
 
 
@@ -175,7 +176,7 @@ def _effect_rows(effect: Mapping[str, Any]) -> list[html.Tr]:
 def _effect_head(effect: Mapping[str, Any]) -> list[Any]:
     until = "still on" if effect["end"] is None else f"to step {effect['end']}"
     beside = [f"with {', '.join(effect['also_on'])}"] if effect["also_on"] else []
-    changed = [f"{len(effect['changes'])} changes"] if effect["changes"] else []
+    changed = [f"changed {len(effect['changes'])} ×"] if effect["changes"] else []
     told = [params_text(effect["params"]), f"from step {effect['start']} {until}", *changed, *beside, effect["because"]]
     return [html.Strong(effect["name"]), *(html.Div(line, className="quiet") for line in told if line)]
 

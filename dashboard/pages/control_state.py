@@ -87,5 +87,5 @@ def fetched(client: Client, run: str) -> Shown:
 def timeline_of(shown: Shown) -> go.Figure:
     """The timeline over all steps of the run."""
     last_step = shown.detail["last_step"]
-    view = View(window=(0, last_step + 1) if last_step else None, revision=shown.detail["run"])
-    return timeline_figure(shown.spans, shown.refused, view, lambda step: step, last_step)
+    steps = None if last_step is None else (0, last_step)
+    return timeline_figure(shown.spans, shown.refused, View(revision=shown.detail["run"]), lambda step: step, steps)

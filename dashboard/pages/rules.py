@@ -6,7 +6,6 @@ from typing import Any
 
 from dash import ALL, Dash, Input, Output, State, ctx, dcc, html, no_update
 
-from entrostat.dashboard import control_client as asked
 from entrostat.dashboard.figures.lines import View, panel_figure
 from entrostat.dashboard.pages import controls
 from entrostat.dashboard.pages.control_parts import confirmation, refusal, refused
@@ -93,7 +92,7 @@ def _register_editor(app: Dash, client: Client, url: str) -> None:
         if not text.strip():
             return html.P("No rules yet.", className="quiet")
         try:
-            return checked(asked.check_rules(client, text))
+            return checked(client.check_rules(text))
         except Refused as error:
             return refused(error)
         except EntrostatError as error:
@@ -112,7 +111,7 @@ def _register_editor(app: Dash, client: Client, url: str) -> None:
         if cause == "rules-pack":
             return pack_text()
         try:
-            held = {rule["name"]: rule for rule in asked.rules(client)}
+            held = {rule["name"]: rule["rule"] for rule in client.rules()}
         except EntrostatError:
             return no_update  # the list beside it says what is wrong
         return text_of(held[cause["name"]]) if cause["name"] in held else no_update
@@ -128,11 +127,11 @@ def _register_editor(app: Dash, client: Client, url: str) -> None:
     )
     def _save(_: int, typed: str | None, given: str | None, changed: int) -> Any:
         try:
-            answer = asked.check_rules(client, given or "")
+            answer = client.check_rules(given or "")
             if answer["problems"]:
                 return refusal("Nothing was saved: the text has mistakes, named above."), no_update
             for rule in answer["rules"]:
-                asked.put_rule(client, rule["name"], rule)
+                client.put_rule(rule)
         except Refused as error:
             return refused(error), no_update
         except EntrostatError as error:
@@ -152,7 +151,7 @@ def _register_held(app: Dash, client: Client, url: str) -> None:
     )
     def _list(_: int | None, __: int, run: str | None, shown: Any) -> Any:
         try:
-            found = asked.rules(client)
+            found = client.rules()
             last = last_firings(client, run) if run else {}
             runs = [r["run"] for r in client.runs(limit=500)]
         except EntrostatError as error:
@@ -184,7 +183,7 @@ def _register_held(app: Dash, client: Client, url: str) -> None:
     )
     def _remove(_: int | None, name: str, changed: int) -> Any:
         try:
-            asked.delete_rule(client, name)
+            client.delete_rule(name)
         except Refused as error:
             return refused(error), no_update
         except EntrostatError as error:
@@ -209,10 +208,10 @@ def _register_replay(app: Dash, client: Client) -> None:
         if not clicks or not run:
             return no_update, no_update
         try:
-            answer = asked.check_rules(client, text or "")
+            answer = client.check_rules(text or "")
             if answer["problems"]:
                 return refusal("Not replayed: the text has mistakes, named above."), no_update
-            firings = asked.replay_rules(client, run, text or "")
+            firings = client.replay_rules(run, text or "")
             used = {rule["name"]: signals_of(rule) for rule in answer["rules"]}
             names = list(dict.fromkeys(name for signals in used.values() for name in signals))
             asks = {"run": run, "name": names, "points": _POINTS}
@@ -300,17 +299,18 @@ def _firing(firing: Mapping[str, Any]) -> html.Tr:
     return html.Tr([html.Td(str(cell)) for cell in (firing["rule"], firing["step"], what, firing["message"], values)])
 
 
-def _rule(rule: Mapping[str, Any], last: int | None, run: str | None) -> html.Div:
-    name = rule["name"]
+def _rule(held: Mapping[str, Any], last: int | None, run: str | None) -> html.Div:
+    name, rule = held["name"], held["rule"]
     fired = f"last fired in {run} at step {last}" if last is not None else f"has not fired in {run}" if run else ""
     buttons = [
         html.Button(text, id={"type": kind, "name": name}, n_clicks=0, **{"aria-label": f"{text} {name}"})
         for text, kind in (("edit", "rule-edit"), ("remove", "rule-remove"))
     ]
-    title = str(rule.get("meaning") or "")
     told = [
         html.Strong(name),
         html.Span(rule.get("mode", "advise"), className="tag"),
         html.Div(fired, className="quiet"),
     ]
-    return html.Div([html.Div(told, title=title), html.Div(buttons, className="bar")], className="rule")
+    return html.Div(
+        [html.Div(told, title=str(rule.get("meaning") or "")), html.Div(buttons, className="bar")], className="rule"
+    )

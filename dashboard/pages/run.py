@@ -257,7 +257,9 @@ def _figure(key: str, got: _Fetched, view: View) -> Any:
     if key == _TIMELINE:
         refused = [e for e in got.marked if e["kind"] == "intervention_refused"]
         place = placed(got.curves, view.x, got.tokens)
-        return timeline_figure(got.spans, refused, view, place, got.detail["last_step"])
+        seen = [curve["step"] for curve in got.curves if curve["step"]]
+        steps = (min(s[0] for s in seen), max(s[-1] for s in seen)) if seen else None
+        return timeline_figure(got.spans, refused, view, place, steps)
     panel = next(p for p in PANELS if p.key == key)
     return panel_figure(panel, got.curves, view, got.marked, got.tokens, got.spans)
 

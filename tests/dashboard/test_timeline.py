@@ -79,18 +79,19 @@ def test_spans_of_one_intervention_never_overlap_and_only_the_last_is_open(told)
 
 def test_the_timeline_has_a_row_for_each_and_a_colour_for_each_who():
     spans = spans_of([event("on", 2), event("on", 4, name="scope", by="rule:guard"), event("off", 6, name="scope")])
-    figure = timeline_figure(spans, [], View(), lambda step: step, 10)
+    figure = timeline_figure(spans, [], View(), lambda step: step, (1, 10))
 
-    person, rule = figure.data
+    person, rule, extent = figure.data
     assert (list(person.base), list(person.x), list(person.y)) == ([2], [9], ["kl_cov"])
     assert (list(rule.base), list(rule.x), list(rule.y)) == ([4], [2], ["scope"])
+    assert list(extent.x) == [1, 10]
     assert person.marker.color != rule.marker.color
     assert timeline_height(spans) > timeline_height(spans[:1])
 
 
 def test_a_refusal_is_a_cross_in_a_row_of_its_own():
     refusal = event("refused", 5, name="casp", reason="no candidates")
-    figure = timeline_figure([], [refusal], View(), lambda step: step, 10)
+    figure = timeline_figure([], [refusal], View(), lambda step: step, (1, 10))
 
     assert (list(figure.data[0].x), list(figure.data[0].y)) == ([5], ["casp"])
 
@@ -99,7 +100,7 @@ def test_reasons_and_names_are_only_text():
     spans = spans_of([event("on", 2, because=ATTACK, by=f"person:{ATTACK}", params={ATTACK: ATTACK})])
     refusal = {**event("refused", 3), "message": ATTACK}
     drawn = [
-        timeline_figure(spans, [refusal], View(), lambda step: step, 5),
+        timeline_figure(spans, [refusal], View(), lambda step: step, (1, 5)),
         panel_figure(PANEL, [curve()], View(), [refusal], spans=spans),
     ]
     for figure in drawn:
@@ -136,6 +137,6 @@ def test_a_step_that_was_thinned_away_stands_between_its_neighbours():
 
 
 def test_a_window_is_the_timelines_range_too():
-    figure = timeline_figure(spans_of([event("on", 2)]), [], View(window=(3, 9)), lambda step: step, 10)
+    figure = timeline_figure(spans_of([event("on", 2)]), [], View(window=(3, 9)), lambda step: step, (1, 10))
 
     assert figure.layout.xaxis.range == (3, 9)

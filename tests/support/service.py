@@ -17,7 +17,7 @@ from entrostat.probe.rows import event_rows, metric_rows
 from entrostat.wire import codec
 from entrostat.wire.client import Client
 from entrostat.wire.mergeable import Part
-from entrostat.wire.messages import StreamOpen
+from entrostat.wire.messages import Permissions, StreamOpen
 from entrostat.wire.tables import PROFILE
 
 CHROMIUM_FLAGS = [
@@ -72,11 +72,12 @@ def chromium():
 class FakeRun:
     """A run that reports made-up values over the real wire."""
 
-    def __init__(self, url, run, tags=None):
+    def __init__(self, url, run, tags=None, permissions=None):
         self.client, self.stream, self.seq = Client(url), uuid.uuid4().hex, 0
         opening = StreamOpen(
             run_id=run, session_id=uuid.uuid4().hex, started=datetime.now(UTC), trainer="trl.GRPOTrainer",
             tags=tags or {}, config={"lr": 1e-6}, versions={"torch": "2"}, settings={"baseline_steps": 2},
+            permissions=permissions or Permissions(),
         )  # fmt: skip
         self.client.open_stream(self.stream, opening)
 
@@ -100,8 +101,8 @@ class FakeRun:
         ]
         self._post({"profile": pa.Table.from_pylist(rows, schema=PROFILE)})
 
-    def event(self, kind, message, step):
-        self._post({"event": event_rows(kind, message, step)})
+    def event(self, kind, message, step, detail=None):
+        self._post({"event": event_rows(kind, message, step, detail)})
 
     def _post(self, tables):
         self.client.post_batch(self.stream, self.seq, codec.encode(tables))
