@@ -118,6 +118,7 @@ def _figure(title: str, part: Drawn, estimators: Sequence[str]) -> "go.Figure":
                 row=rows.index(setting.calibration) + 1,
                 col=k + 1,
             )
+    figure.update_yaxes(range=[0, 1])
     figure.update_layout(layout(f"{title}: pi(Cat) / (pi(Cat) + pi(Persian)), input Persian", height=640))
     return figure
 

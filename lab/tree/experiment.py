@@ -44,7 +44,7 @@ def run(
     for family, active in methods():
         found += outcomes(family, active, plan.lrs, train(plan, active, uniform))
     if picture:
-        pictures.write([report.figure(found), report.shares(found)], picture)
+        pictures.write([report.figure(found), report.figure(found, 0.95), report.shares(found)], picture)
     if json:
         print(dumps([o.to_dict() for o in found]))
         return

@@ -71,8 +71,13 @@ def claims(found: Sequence[Outcome]) -> list[str]:
     return lines
 
 
-def figure(found: Sequence[Outcome]) -> "go.Figure":
-    """Accuracy against modes: a point a method and step size, each family's frontier as a line, the paper's stars."""
+def figure(found: Sequence[Outcome], from_accuracy: float = 0.0) -> "go.Figure":
+    """Accuracy against modes: a point a method and step size, each family's frontier as a line, the paper's stars.
+
+    Args:
+        found: all outcomes.
+        from_accuracy: where the axis begins; most of what matters is beyond 0.95.
+    """
     import plotly.graph_objects as go
 
     made = go.Figure()
@@ -103,7 +108,7 @@ def figure(found: Sequence[Outcome]) -> "go.Figure":
         layout(
             "Rewarded paths kept (at least 0.5 % each) against accuracy, means over seeds",
             height=560,
-            xaxis={"title": "accuracy"},
+            xaxis={"title": "accuracy", "range": [from_accuracy, 1 + (1 - from_accuracy) / 40]},
             yaxis={"title": "modes"},
         )
     )

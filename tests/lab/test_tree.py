@@ -207,5 +207,5 @@ def test_the_picture_is_one_file_that_needs_no_network(tmp_path):
 
     page = (tmp_path / "tree.html").read_text()
     assert done.exit_code == 0, done.output
-    assert page.count("Plotly.newPlot(") == 2
+    assert page.count("Plotly.newPlot(") == 3
     assert "<script src=" not in page
