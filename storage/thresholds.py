@@ -26,8 +26,8 @@ _log = logging.getLogger(__name__)
 
 STEPS_LOOKED_AT = 16
 """The last complete step is looked for among so many: a rank that is further behind is not waited for."""
-LOWEST, HIGHEST = -1e6, 1e6
-"""What a threshold may be at most, as in the catalogue."""
+LOWEST = -1e6
+"""The lowest threshold of the catalogue; the lowest bin has no edge of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,44 +53,50 @@ SCORES = {
 """Intervention -> its score. Those, and only those, whose tokens can be chosen over a whole step."""
 
 
-def threshold(bins: np.ndarray, counts: np.ndarray, share: float, is_positive: bool = False) -> float | None:
-    """The score from which on there are about ``share`` of all counted tokens, at least one.
+def threshold(
+    bins: np.ndarray, counts: np.ndarray, totals: np.ndarray, share: float, is_positive: bool = False
+) -> float | None:
+    """The score from which on there are about ``share`` of all counted tokens; at least one token has it.
 
-    **Decision**: inside the bin in which the last of them lies the scores are taken to be spread evenly, so that the
-    number is right on the average. It is off by less than the tokens of that one bin; the score by less than the bin's
-    width, 4.4 % of itself, and by 1.2e-4 in the middle bin. With ``is_positive`` the middle bin, which holds the zeros,
-    is not entered: scores below 1.2e-4 are not chosen where the share would reach down to them.
+    **Decision**: where the last token wanted lies in the lower half of its bin's tokens, the score is read between the
+    bin's lower edge and its mean; in the upper half it is the mean. Above the mean nothing is known of a bin: scores of
+    SCOPE pile up just below A / 4, and reading them as spread evenly up to the bin's edge chose no token at all. The
+    number chosen is off by less than the tokens of that one bin, the score by less than the bin's width: 4.4 % of
+    itself, 1.2e-4 in the middle bin. With ``is_positive`` the middle bin, which holds the zeros, is not entered: scores
+    below 1.2e-4 are not chosen where the share would reach down to them.
 
     Args:
-        bins: [K] int, ``wire/bins.py``, in any order.
+        bins: [K] int, ``wire/bins.py``, each once, in any order.
         counts: [K] int, tokens in each.
+        totals: [K] float, sums of their scores.
 
     Returns:
         None where there is no token, or none that may be chosen.
     """
     wanted = max(1, math.floor(share * int(counts.sum()) + 1e-9))
     order = np.argsort(bins)[::-1]
-    order = order[counts[order] > 0]
-    if is_positive:
-        order = order[bins[order] > 0]
+    order = order[(counts[order] > 0) & ((bins[order] > 0) | (not is_positive))]
     if order.size == 0:
         return None
     reached = np.cumsum(counts[order])
-    at = int(np.searchsorted(reached, wanted))
-    is_signed = bool((bins < 0).any())
-    if at == order.size:  # all that may be chosen are fewer
-        return _edges(int(bins[order[-1]]), is_signed)[0]
-    index, count = int(bins[order[at]]), int(counts[order[at]])
-    need = wanted - (int(reached[at]) - count)
-    low, high = _edges(index, is_signed)
-    return low if high >= HIGHEST else high - (high - low) * need / count
+    at = min(int(np.searchsorted(reached, wanted)), order.size - 1)  # all that may be chosen may be fewer
+    count = int(counts[order[at]])
+    part = min(1.0, (wanted - (int(reached[at]) - count)) / count)
+    low = _lower_edge(int(bins[order[at]]), bins)
+    mean = float(totals[order[at]]) / count
+    # A sum of equal scores may be rounded to above them, and the trainer compares in float32.
+    mean = max(low, mean - _ROUNDING * abs(mean))
+    return mean if part <= 0.5 else low + (mean - low) * 2 * (1 - part)
 
 
-def _edges(index: int, is_signed: bool) -> tuple[float, float]:
-    low, high = edges_of(index)
-    if index == 0 and is_signed:
-        low = -(2.0**LOW)
-    return max(low, LOWEST), min(high, HIGHEST)
+_ROUNDING = 1e-6
+
+
+def _lower_edge(index: int, bins: np.ndarray) -> float:
+    """Of the bin's values, which for the middle one reaches below 0 where there are negative scores."""
+    if index == 0:
+        return -(2.0**LOW) if (bins < 0).any() else 0.0
+    return max(edges_of(index)[0], LOWEST)
 
 
 def shares(desired: DesiredState) -> dict[str, float]:
@@ -127,14 +133,14 @@ def of_run(cursor: duckdb.DuckDBPyConnection, run_id: str, wanted: dict[str, flo
 
 def _value(cursor: duckdb.DuckDBPyConnection, key: int, step: int, score: Score, share: float) -> float | None:
     rows = cursor.execute(
-        f"select t.bin, sum(t.count)::bigint from raw.histogram_part t {JOIN} where {VALID} and t.run = ? "
-        "and t.step = ? and t.name = ? group by t.bin",
+        f"select t.bin, sum(t.count)::bigint, sum(t.total) from raw.histogram_part t {JOIN} where {VALID} "
+        "and t.run = ? and t.step = ? and t.name = ? group by t.bin",
         [key, step, score.histogram],
     ).fetchall()
     if not rows:
         return None
-    bins, counts = np.array(rows, np.int64).T
-    return threshold(bins, counts, share, score.is_positive)
+    bins, counts, totals = zip(*rows, strict=True)
+    return threshold(np.array(bins, np.int64), np.array(counts, np.int64), np.array(totals), share, score.is_positive)
 
 
 class ThresholdKeeper:
