@@ -156,12 +156,14 @@ def attach(
         )
     from entrostat.trainer_adapters.hf_callback import StepBoundary
     from entrostat.trainer_adapters.reference import reference_of
+    from entrostat.trainer_adapters.reward_functions import bind_rewards
     from entrostat.trainer_adapters.trl_policy import PolicyTap
 
     # Before the taps are in: a frozen copy must not carry them.
     tap = PolicyTap(trainer, reference=reference_of(trainer, reference))
     permissions = permissions_of(options, tap.refusals())
     tap.install()
+    bind_rewards(trainer)
     boundary = StepBoundary(tap, options, permissions)
     trainer.add_callback(boundary)
     handle = Handle(boundary)

@@ -1,7 +1,7 @@
 """Rewards from the policy's own confidence (RLIF), as reward functions of TRL: no verifier, no label.
 
     trainer = GRPOTrainer(model, reward_funcs=[self_certainty()], ...)
-    bind_rewards(trainer)
+    entrostat.attach(trainer)    # or, without a probe, bind_rewards(trainer)
 
 TRL hands a reward function texts and completion ids, but neither the prompt's ids nor the model: binding finds both.
 """
@@ -82,7 +82,8 @@ class PolicyReward:
         """
         if self._trainer is None:
             raise ValueError(
-                f"{self.__name__} has no policy: call entrostat.trainer_adapters.reward_functions.bind_rewards(trainer)"
+                f"{self.__name__} has no policy: call entrostat.attach(trainer), or "
+                "entrostat.trainer_adapters.reward_functions.bind_rewards(trainer)"
             )
         if any(_has_images(messages) for messages in (*prompts, *completions)):
             raise ValueError(f"{self.__name__} reads text only, and this batch has images")
