@@ -45,12 +45,14 @@ class Standing:
     """What the rules have to know of a run beside its curves.
 
     Args:
+        created: when the run was: one that was deleted and made again under its name is another.
         permissions: what the run allows, as it said when it was attached.
         num_baseline: steps of its baseline.
         resumes: the checkpoints' steps that sessions resumed from, oldest session first.
         states: name of a rule -> its state.
     """
 
+    created: datetime
     tags: dict[str, str]
     permissions: Permissions
     num_baseline: int
@@ -78,7 +80,9 @@ def append(cursor: duckdb.DuckDBPyConnection, name: str, document: dict[str, Any
 
 def standing(cursor: duckdb.DuckDBPyConnection, run: int, default_baseline: int) -> Standing:
     """What the rules have to know of a run; ``run`` is its surrogate key."""
-    tags, settings = cursor.execute("select tags, settings from raw.run where run = ?", [run]).fetchall()[0]
+    created, tags, settings = cursor.execute(
+        "select created, tags, settings from raw.run where run = ?", [run]
+    ).fetchall()[0]
     said = json.loads(settings)
     num = said.get("baseline_steps")
     resumes = cursor.execute(
@@ -88,6 +92,7 @@ def standing(cursor: duckdb.DuckDBPyConnection, run: int, default_baseline: int)
     ).fetchall()
     states = cursor.execute("select rule, version, step, document from raw.rule_state where run = ?", [run]).fetchall()
     return Standing(
+        created=created,
         tags=json.loads(tags),
         permissions=_permissions(said.get("permissions")),
         num_baseline=num if isinstance(num, int) and num >= 1 else default_baseline,

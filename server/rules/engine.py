@@ -12,10 +12,11 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from entrostat.server.rules import sql
 from entrostat.server.rules.actions import Action, Control, applied
-from entrostat.server.rules.history import History, Row
+from entrostat.server.rules.history import History, Row, SqlValue
 from entrostat.server.rules.lifecycle import dropped
 from entrostat.server.rules.needs import Needs, needs_of
 from entrostat.server.rules.state import RuleState
@@ -33,6 +34,8 @@ STEPS_AT_ONCE = 64
 """Steps whose outcome is one transaction, where many are due: a spool was pushed, or the server was away."""
 MAX_REMEMBERED = 20
 """Runs whose rows are kept in memory."""
+MAX_WARNINGS = 100
+"""Each is logged once; no more than this."""
 STARTED_WITH = 200
 """Newest runs that are looked at when the server starts."""
 
@@ -44,6 +47,7 @@ class _Memory:
     """The rows of a run that were read, and what they were read for."""
 
     needs: Needs
+    created: datetime
     num_resumes: int
     rows: list[Row] = field(default_factory=list)
 
@@ -76,6 +80,7 @@ class Engine:
         self._waiting: set[str] = set()
         self._changed = threading.Condition()
         self._is_closing = False
+        self._warned: set[str] = set()
         self._thread: threading.Thread | None = None
 
     def committed(self, commit: Commit) -> None:
@@ -158,7 +163,26 @@ class Engine:
         return bool(indices)
 
     def _ask(self, run: str) -> AskSql:
-        return lambda statement, step: sql.value_or_unknown(self._store, statement, run, step)
+        def ask(statement: str, step: int) -> SqlValue:
+            try:
+                return sql.value_of(self._store, statement, run, step)
+            except EntrostatError as error:
+                self._warn_once(f"a rule's question has no answer and counts as unknown: {error} ({statement[:200]})")
+                return None
+
+        return ask
+
+    def _warn_once(self, text: str) -> None:
+        if text not in self._warned and len(self._warned) < MAX_WARNINGS:
+            self._warned.add(text)
+            _log.warning("%s", text)
+
+    def _read(self, held: HeldRule) -> AnyRule | None:
+        try:
+            return read_rule(held.document)
+        except ValueError as error:
+            self._warn_once(f"rule {held.name} version {held.version} is not understood and rests: {error}")
+            return None
 
     def _commit(self, run: str, version: int, due: _Due, done: Stepped) -> None:
         states = [
@@ -179,7 +203,7 @@ class Engine:
         gone: list[Action] = []
         kept = {name: _state_of(one) for name, one in standing.states.items()}
         for one in held:
-            rule = _read(one)
+            rule = self._read(one)
             if rule is None or not rule.runs.fits(run, standing.tags):
                 continue
             before = kept.pop(one.name, None)
@@ -201,10 +225,10 @@ class Engine:
         return RuleState(step=self._store.rules.step_at(run, rule.updated), num_resumes=len(standing.resumes))
 
     def _remembered(self, run: str, rules: Sequence[AnyRule], standing: Standing) -> _Memory:
-        needs, num_resumes = needs_of(rules), len(standing.resumes)
-        memory = self._memories.pop(run, None)
-        if memory is None or memory.needs != needs or memory.num_resumes != num_resumes:
-            memory = _Memory(needs, num_resumes)
+        fresh = _Memory(needs_of(rules), standing.created, len(standing.resumes))
+        memory = self._memories.pop(run, fresh)
+        if (memory.needs, memory.created, memory.num_resumes) != (fresh.needs, fresh.created, fresh.num_resumes):
+            memory = fresh
         self._memories[run] = memory
         while len(self._memories) > MAX_REMEMBERED:
             self._memories.popitem(last=False)
@@ -232,14 +256,6 @@ def ready_steps(steps: Sequence[tuple[int, bool]]) -> list[tuple[int, bool]]:
             break
         ready.append((step, is_complete))
     return ready
-
-
-def _read(held: HeldRule) -> AnyRule | None:
-    try:
-        return read_rule(held.document)
-    except ValueError as error:
-        _log.warning("rule %s version %d is not understood and rests: %s", held.name, held.version, error)
-        return None
 
 
 def _state_of(held: HeldState) -> RuleState:

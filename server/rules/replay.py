@@ -3,6 +3,7 @@
 What the rules would have changed is not undone in the curves: the run was what it was. Nothing is written.
 """
 
+import contextlib
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +15,7 @@ from entrostat.server.rules.needs import needs_of
 from entrostat.server.rules.state import RuleState
 from entrostat.server.rules.stepping import AskSql, step_through
 from entrostat.storage.store import Store
-from entrostat.wire.errors import QueryTimeout
+from entrostat.wire.errors import QueryError, QueryTimeout
 from entrostat.wire.interventions import INTERVENTIONS
 from entrostat.wire.messages import DesiredState, Mode, Permissions
 from entrostat.wire.rules.rule import AnyRule
@@ -42,7 +43,9 @@ def replay(store: Store, run_id: str, rules: Sequence[AnyRule]) -> list[dict[str
     def ask(statement: str, step: int) -> SqlValue:
         if time.monotonic() > deadline:
             raise QueryTimeout(f"the SQL conditions took more than {MAX_SECONDS:g} s up to step {step}: replay without")
-        return sql.value_or_unknown(store, statement, run_id, step)
+        with contextlib.suppress(QueryError):  # unknown, as in a live run
+            return sql.value_of(store, statement, run_id, step)
+        return None
 
     chosen = [rule for rule in rules if rule.runs.fits(run_id, standing.tags)]
     return replayed(chosen, history, ask)

@@ -1,13 +1,11 @@
 """SQL conditions: the run and the step put in as literals, the question guarded as any person's."""
 
-import logging
 import re
 
 from entrostat.server.rules.history import SqlValue
 from entrostat.storage.store import Store
 from entrostat.wire.errors import EntrostatError
 
-_log = logging.getLogger(__name__)
 # Text and comments first: a placeholder inside them is none.
 _TOKENS = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|--[^\n]*|/\*.*?\*/|\$(?:run|step)\b", re.DOTALL)
 
@@ -33,15 +31,6 @@ def value_of(store: Store, sql: str, run: str, step: int) -> SqlValue:
     try:
         return None if value is None or isinstance(value, str) else float(value)
     except (TypeError, ValueError):
-        return None
-
-
-def value_or_unknown(store: Store, sql: str, run: str, step: int) -> SqlValue:
-    """The same; what cannot be answered is unknown, and logged."""
-    try:
-        return value_of(store, sql, run, step)
-    except EntrostatError as error:
-        _log.warning("a rule's question about %s at step %d has no answer: %s", run, step, error)
         return None
 
 
