@@ -3,6 +3,8 @@
 import json
 import os
 import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,8 +14,13 @@ from entrostat.cli.serving import dashboard_command, server_command
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress
 
+    from entrostat.lab.many_answers.arms import Arm, Result
+    from entrostat.lab.many_answers.evaluate import Evaluation
     from entrostat.wire.client import Client
+
+COMPARED = "entropy_mean,d_collapse,pass_at_1,pass_at_8,trainer/eval/pass_at_1,trainer/eval/distinct_right"
 
 
 def demo(
@@ -24,17 +31,23 @@ def demo(
     port: Annotated[int, typer.Option(help="The server's port; another free one is taken if it is in use.")] = 8321,
     dashboard_port: Annotated[int, typer.Option(help="The dashboard's, likewise.")] = 8050,
     seed: int = 0,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Twice, with the same seed: GRPO alone, and under the thermostat.")
+    ] = False,
 ) -> None:
     """Train a small model with everything attached, and watch its entropy fall.
 
     The task has many right answers per prompt (``17=`` is answered by any ``a+b`` with that sum). Supervised teaching
-    comes first; then GRPO makes the model right more often, and its answers fewer.
+    comes first; then GRPO makes the model right more often, and its answers fewer. With ``--compare`` a second run
+    has a rule that holds the entropy by SCOPE's weight.
     """
     # Before torch is imported: on small models threads only wait for each other.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     from rich.console import Console
 
     from entrostat.cli.processes import Processes
+    from entrostat.lab.many_answers.arms import PLAIN, THERMOSTAT
+    from entrostat.wire.client import Client
 
     console = Console(stderr=True, highlight=False)
     port, dashboard_port = _free(port), _free(dashboard_port)
@@ -47,10 +60,21 @@ def demo(
             processes.start("dashboard", dashboard_command(server_url, "127.0.0.1", dashboard_port), quiet=True)
             processes.wait_for(f"http://127.0.0.1:{dashboard_port}/", "dashboard")
             console.print(f"dashboard  http://127.0.0.1:{dashboard_port}   (open it: the run appears when GRPO begins)")
-        outcome = _train(console, server_url, data, steps, seed)
+        client = Client(server_url)
+        taught = _teach(console, seed)
+        arms = (PLAIN, THERMOSTAT) if compare else (PLAIN,)
+        results = [_train(console, client, taught, arm, data, steps, seed) for arm in arms]
+        outcome = _outcome(client, results[0]) if not compare else _comparison(client, taught, arms, results, seed)
+        outcome["database"] = str((data / "entrostat.duckdb").resolve())
+        _show(console, taught.before, arms, results)
+        runs = ",".join(r.run_id for r in results)
+        if compare and not no_dashboard:
+            page = f"http://127.0.0.1:{dashboard_port}/compare?runs={runs}&signals={COMPARED}"
+            outcome["page"] = page
+            console.print(f"\nside by side:   {page}", soft_wrap=True)
         console.print(
             f"\nask it in SQL:  entrostat sql --url {server_url} "
-            f"\"select step, entropy_mean, pass_at_1 from step where run = '{outcome['run_id']}' order by step\"",
+            f"\"select step, entropy_mean, pass_at_1 from step where run = '{results[-1].run_id}' order by step\"",
             soft_wrap=True,
         )
         if not exit_:
@@ -74,86 +98,118 @@ def _free(port: int) -> int:
     raise RuntimeError("no free port on the loopback interface")
 
 
-def _train(console: "Console", url: str, data: Path, steps: int, seed: int) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class _Taught:
+    model: Any
+    tokenizer: Any
+    before: "Evaluation"
+
+
+def _teach(console: "Console", seed: int) -> _Taught:
+    from entrostat.lab.many_answers import evaluate, task, teach
+
+    tokenizer = task.make_tokenizer()
+    model = teach.make_model(tokenizer, seed=seed)
+    with _progress(console) as progress:
+        teaching = progress.add_task("teaching (supervised)", total=teach.STEPS)
+        teach.teach(model, tokenizer, seed=seed, on_progress=lambda step, _: progress.update(teaching, completed=step))
+    return _Taught(model, tokenizer, evaluate.evaluate(model, tokenizer, seed=seed))
+
+
+def _train(
+    console: "Console", client: "Client", taught: _Taught, arm: "Arm", data: Path, steps: int, seed: int
+) -> "Result":
+    import secrets
     import tempfile
     import warnings
 
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    import entrostat
-    from entrostat.lab.many_answers import evaluate, grpo, task, teach
-    from entrostat.wire.client import Client
+    from entrostat.lab.many_answers.arms import run_arm
 
     # transformers speaks of its own settings' new names, in the middle of the progress display.
     warnings.filterwarnings("ignore", category=FutureWarning)
-    columns = (TextColumn("{task.description:<28}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console) as progress, tempfile.TemporaryDirectory() as scratch:
-        tokenizer = task.make_tokenizer()
-        model = teach.make_model(tokenizer, seed=seed)
-        teaching = progress.add_task("teaching (supervised)", total=teach.STEPS)
-        teach.teach(
-            model, tokenizer, seed=seed, on_progress=lambda step, _loss: progress.update(teaching, completed=step)
-        )
-        before = evaluate.evaluate(model, tokenizer, seed=seed)
-        training = progress.add_task("GRPO, watched by entrostat", total=steps)
-        trainer = grpo.make_trainer(
-            model,
-            tokenizer,
+    with _progress(console) as progress, tempfile.TemporaryDirectory() as scratch:
+        training = progress.add_task(arm.label, total=steps)
+        return run_arm(
+            arm,
+            client,
+            taught.model,
+            taught.tokenizer,
+            run=f"{arm.name}-{seed}-{secrets.token_hex(3)}",
             steps=steps,
             seed=seed,
-            output_dir=scratch,
+            directory=data / "spool",
+            scratch=scratch,
             on_step=lambda step: progress.update(training, completed=step),
         )
-        handle = entrostat.attach(
-            trainer,
-            url=url,
-            directory=data / "spool",
-            tags={"demo": "many_answers"},
-            answer_pattern=r"\d+\+\d+",
-            keep_text=True,
+
+
+def _progress(console: "Console") -> "Progress":
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description:<28}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, console=console)
+
+
+def _comparison(
+    client: "Client", taught: _Taught, arms: "Sequence[Arm]", results: "Sequence[Result]", seed: int
+) -> dict[str, Any]:
+    """What each arm came to: fresh samples, and what the database says of the entropy and of what was switched."""
+    from entrostat.lab.many_answers.arms import BAND, HELD_AT, evaluated
+
+    compared: dict[str, Any] = {"seed": seed, "held_at": HELD_AT, "band": BAND, "before": evaluated(taught.before)}
+    for arm, result in zip(arms, results, strict=True):
+        held = _one(
+            client,
+            f"select avg((abs(entropy_mean - {HELD_AT}) <= {BAND})::int) as in_band, avg(entropy_mean) as entropy_mean "
+            "from step where run = $run and step > (select max(step) / 2 from step where run = $run)",
+            result.run_id,
         )
-        trainer.train()
-        after = evaluate.evaluate(model, tokenizer, seed=seed)
-    run_id = handle.run_id
-    client = Client(url)
-    outcome = _outcome(client, run_id, handle.counters.batches_written)
-    outcome["database"] = str((data / "entrostat.duckdb").resolve())
-    _show(console, before, after)
-    return outcome
+        switched = "select count(*) as n from event where run = $run and kind like 'intervention\\_%' escape '\\'"
+        compared[arm.name] = {
+            **_outcome(client, result),
+            **evaluated(result.after),
+            "second_half": held,
+            "switches": _one(client, switched, result.run_id)["n"],
+        }
+    return compared
 
 
-def _outcome(client: "Client", run_id: str, batches_sent: int) -> dict[str, Any]:
-    """What the database says of the run: the demo reports nothing that was not stored."""
+def _one(client: "Client", statement: str, run_id: str) -> dict[str, Any]:
+    table, _ = client.sql(statement.replace("$run", f"'{run_id}'"))
+    return dict(table.to_pylist()[0])
 
-    def one(statement: str) -> dict[str, Any]:
-        table, _ = client.sql(statement.replace("$run", f"'{run_id}'"))
-        return dict(table.to_pylist()[0])
 
-    ends = one(
+def _outcome(client: "Client", result: "Result") -> dict[str, Any]:
+    """What the database says of a run: the demo reports nothing that was not stored."""
+    ends = _one(
+        client,
         "select count(*) as steps, arg_min(entropy_mean, step) as entropy_first, arg_max(entropy_mean, step) as "
         "entropy_last, arg_min(pass_at_1, step) as pass1_first, arg_max(pass_at_1, step) as pass1_last "
-        "from step where run = $run"
+        "from step where run = $run",
+        result.run_id,
     )
-    token_rows = one("select count(*) as n from token where run = $run")["n"]
-    stored = one("select count(*) as n from batch where run = $run")["n"]
+    token_rows = _one(client, "select count(*) as n from token where run = $run", result.run_id)["n"]
+    stored = _one(client, "select count(*) as n from batch where run = $run", result.run_id)["n"]
     return {
-        "run_id": run_id,
+        "run_id": result.run_id,
         "steps": ends["steps"],
         "token_rows": token_rows,
         "entropy_first": ends["entropy_first"],
         "entropy_last": ends["entropy_last"],
         "pass1_first": ends["pass1_first"],
         "pass1_last": ends["pass1_last"],
-        "batches_sent": batches_sent,
+        "batches_sent": result.batches_written,
         "batches_stored": stored,
     }
 
 
-def _show(console: "Console", before: Any, after: Any) -> None:
+def _show(console: "Console", before: "Evaluation", arms: "Sequence[Arm]", results: "Sequence[Result]") -> None:
     from rich.table import Table
 
-    table = Table("sampled afresh, all prompts", "before GRPO", "after", box=None, header_style="bold")
-    table.add_row("entropy (nats)", f"{before.entropy:.2f}", f"{after.entropy:.2f}")
-    table.add_row("pass@1", f"{before.pass1:.2f}", f"{after.pass1:.2f}")
-    table.add_row("distinct right answers", f"{before.distinct_right:.1f}", f"{after.distinct_right:.1f}")
+    table = Table("sampled afresh, all prompts", "taught", *(arm.label for arm in arms), box=None, header_style="bold")
+    found = [before, *(r.after for r in results)]
+    table.add_row("entropy (nats)", *(f"{e.entropy:.2f}" for e in found))
+    table.add_row("pass@1", *(f"{e.pass1:.2f}" for e in found))
+    table.add_row("pass@8", *(f"{e.pass_at[8]:.2f}" for e in found))
+    table.add_row("distinct right answers of 32", *(f"{e.distinct_right:.1f}" for e in found))
     console.print(table)

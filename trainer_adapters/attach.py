@@ -43,6 +43,18 @@ class Handle:
         session = self.boundary.session or self.boundary.last_session
         return Counters() if session is None else session.sender.counters
 
+    def log(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Numbers of your own at a step, stored as ``trainer/<name>``; lost where no session is open.
+
+        Args:
+            step: of the trainer's count.
+            metrics: name -> number; dictionaries inside become ``name/name``.
+        """
+        session = self.boundary.session
+        if session is not None:
+            with session.guarded("reading the user's metrics"):
+                session.recorder.log(step, metrics)
+
     def detach(self) -> None:
         """Leave the trainer as it was found, from any point between two steps; what was recorded is sent."""
         trainer = self.boundary.tap.trainer
