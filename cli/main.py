@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from entrostat.cli import catalogue, demo, doctor, experiments, querying, serving, spool
+from entrostat.cli import catalogue, demo, doctor, experiments, querying, rules, serving, spool
 
 app = typer.Typer(
     name="entrostat",
@@ -19,6 +19,7 @@ app.command("dashboard")(serving.dashboard)
 app.command("demo")(demo.demo)
 app.command("sql")(querying.sql)
 app.add_typer(querying.runs, name="runs")
+app.add_typer(rules.rules, name="rules")
 app.command("push")(spool.push)
 app.command("signals")(catalogue.signals)
 app.command("interventions")(catalogue.interventions)

@@ -10,6 +10,7 @@ import duckdb
 
 from entrostat.storage.derived import metrics_of
 from entrostat.storage.merged import JOIN, VALID
+from entrostat.storage.permissions import permissions
 from entrostat.storage.streams import utc_now
 from entrostat.wire.messages import Permissions
 
@@ -46,7 +47,7 @@ class Standing:
 
     Args:
         created: when the run was: one that was deleted and made again under its name is another.
-        permissions: what the run allows, as it said when it was attached.
+        permissions: what the newest session of the run allows.
         num_baseline: steps of its baseline.
         resumes: the checkpoints' steps that sessions resumed from, oldest session first.
         states: name of a rule -> its state.
@@ -94,18 +95,11 @@ def standing(cursor: duckdb.DuckDBPyConnection, run: int, default_baseline: int)
     return Standing(
         created=created,
         tags=json.loads(tags),
-        permissions=_permissions(said.get("permissions")),
+        permissions=permissions(cursor, run),
         num_baseline=num if isinstance(num, int) and num >= 1 else default_baseline,
         resumes=tuple(step for (step,) in resumes),
         states={row[0]: HeldState(*row) for row in states},
     )
-
-
-def _permissions(document: object) -> Permissions:
-    try:
-        return Permissions.model_validate(document)
-    except ValueError:
-        return Permissions()  # of a run from before there were any: it only observes
 
 
 def write_states(cursor: duckdb.DuckDBPyConnection, run: int, states: Sequence[HeldState]) -> None:

@@ -136,10 +136,10 @@ def router(store: Store, engine: Engine) -> APIRouter:
     )
     def replay_rules(run: RunId, given: OptionalText) -> Json:
         """Evaluate rules on every recorded step of a run, as if nothing had been on; nothing is changed."""
-        if given.text is None:
+        if not (given.text or "").strip():
             rules: list[AnyRule] = [read_rule(held.document) for held in store.rules.held()]
         else:
-            parsed = parse(given.text)
+            parsed = parse(given.text or "")
             _refuse(list(parsed.problems))
             rules = list(parsed.rules)
         return Json({"run": run, "actions": replay(store, run, rules)})
