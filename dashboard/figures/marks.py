@@ -2,6 +2,7 @@
 
 import html
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import plotly.graph_objects as go
@@ -47,7 +48,8 @@ def mark(
         place: step -> x.
         last_step: what is still in force is shaded up to it.
     """
-    points = [(x, WHO[who(span)], words_of(span)) for span in spans if (x := place(span.start)) is not None]
+    pieces = _joined(spans)
+    points = [(x, WHO[who(span)], words_of(span)) for span in pieces if (x := place(span.start)) is not None]
     seen = [
         (e, x)
         for e in events
@@ -56,7 +58,7 @@ def mark(
     points += [(x, MARK[event["kind"]], _of_event(event)) for event, x in seen]
     figure.update_layout(
         # At once: Plotly checks every shape it is given alone against all others.
-        shapes=[*_shades(spans, place, last_step), *(_line(x, MARK[event["kind"]]) for event, x in seen)]
+        shapes=[*_shades(pieces, place, last_step), *(_line(x, MARK[event["kind"]]) for event, x in seen)]
     )
     if points:
         at, colours, words = zip(*points, strict=True)
@@ -68,11 +70,11 @@ def mark(
 
 def _shades(spans: Sequence[Span], place: Place, last_step: float | None) -> list[dict[str, Any]]:
     shades = []
-    for start, end, whose in _joined(spans):
-        until = end if end is not None else max(start, last_step or 0) + 1
-        x0, x1 = place(start), place(until)
+    for span in spans:
+        until = span.end if span.end is not None else max(span.start, last_step or 0) + 1
+        x0, x1 = place(span.start), place(until)
         if x0 is not None and x1 is not None:
-            fill = {"fillcolor": faint(WHO[whose], _SHADE), "line": {"width": 0}, "layer": "below"}
+            fill = {"fillcolor": faint(WHO[who(span)], _SHADE), "line": {"width": 0}, "layer": "below"}
             shades.append({"type": "rect", "x0": x0, "x1": x1, "y0": 0, "y1": 1, "yref": "y domain", **fill})
     return shades
 
@@ -92,13 +94,16 @@ def _safe(text: str) -> str:
     return html.escape(text[:_MOST_WORDS])
 
 
-def _joined(spans: Sequence[Span]) -> list[tuple[int, int | None, str]]:
-    """(start, end, whose) of what was in force without a gap; other parameters make no other shade."""
-    found: dict[str, list[tuple[int, int | None, str]]] = {}
+def _joined(spans: Sequence[Span]) -> list[Span]:
+    """What was in force without a gap and for the same kind of author as one span, with its first parameters.
+
+    A thermostat changes a parameter at hundreds of steps: those are the timeline's, not marks on every chart.
+    """
+    found: dict[str, list[Span]] = {}
     for span in spans:
         own = found.setdefault(span.name, [])
-        if own and own[-1][1] == span.start and own[-1][2] == who(span):
-            own[-1] = (own[-1][0], span.end, who(span))
+        if own and own[-1].end == span.start and not own[-1].ended and who(own[-1]) == who(span):
+            own[-1] = replace(own[-1], end=span.end, ended=span.ended)
         else:
-            own.append((span.start, span.end, who(span)))
+            own.append(span)
     return [piece for pieces in found.values() for piece in pieces]

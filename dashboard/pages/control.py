@@ -1,20 +1,19 @@
 """A person's hand on a run: what is on and why; switch on, change, switch off, approve, stop all, arm again."""
 
+import time
 from typing import Any
 
 from dash import ALL, Dash, Input, Output, State, ctx, dcc, html, no_update
 
-from entrostat.dashboard import control_client as asked
 from entrostat.dashboard import forms
 from entrostat.dashboard.figures.timeline import timeline_height
 from entrostat.dashboard.pages import control_form as form
 from entrostat.dashboard.pages import control_parts as parts
 from entrostat.dashboard.pages.control_state import Shown, fetched, timeline_of
-from entrostat.dashboard.pages.parts import graph, trouble
+from entrostat.dashboard.pages.parts import POLL_MS, graph, pace_ms, trouble
 from entrostat.wire.client import Client
 from entrostat.wire.errors import EntrostatError
 
-_POLL_MS = 2000
 _UNKNOWN = "unknown"
 _ASK_STOP = (
     "Stop all: every intervention of this run is off from the next step on, and no rule acts until it is armed again."
@@ -26,7 +25,7 @@ def layout(run: str) -> html.Div:
     """The page, before the first answer."""
     return html.Div(
         [
-            dcc.Interval(id="control-tick", interval=_POLL_MS),
+            dcc.Interval(id="control-tick", interval=POLL_MS),
             dcc.Store(id="control-run", data=run),
             dcc.Store(id="control-done", data=0),
             dcc.Store(id="control-held", data={}),
@@ -108,16 +107,18 @@ def _register_showing(app: Dash, client: Client, url: str) -> None:
         Output("form-name", "options"),
         Output("control-held", "data"),
         Output("control-digest", "data"),
+        Output("control-tick", "interval"),
         Input("control-tick", "n_intervals"),
         Input("control-done", "data"),
         State("control-run", "data"),
         State("control-digest", "data"),
     )
     def _show(_: int | None, done: int, run: str, shown: dict[str, str] | None) -> Any:
+        started = time.monotonic()
         try:
             got = fetched(client, run)
         except EntrostatError as error:
-            return no_update, trouble(error, url), *[no_update] * 11
+            return no_update, trouble(error, url), *[no_update] * 12
         # Written again only where something changed: a person may be about to press one of these buttons.
         digests, seen = got.digests, shown or {}
         standing, drawn, effects = (digests[key] != seen.get(key) for key in ("lines", "timeline", "effects"))
@@ -136,6 +137,7 @@ def _register_showing(app: Dash, client: Client, url: str) -> None:
             forms.options(got.allowed) if standing else no_update,
             _held(got) if standing else no_update,
             digests,
+            pace_ms(got.detail["status"], time.monotonic() - started),
         )
 
 
@@ -180,20 +182,19 @@ def _register_actions(app: Dash, client: Client) -> None:
         who, why = (person or "").strip(), (because or "").strip()
         if cause == "control-stop-sure":  # an emergency asks for no name
             said = "Everything is asked to be off, from the next step on."
-            answer = parts.tried(lambda: asked.stop_all(client, run, why or "stop all", who or _UNKNOWN))
+            answer = parts.tried(lambda: client.stop_all(run, why or "stop all", who or _UNKNOWN))
         elif not who:
             return parts.refusal("Say who you are: your name goes into the run's record."), no_update, no_update
         elif cause == "control-arm":
             said = "Armed: things may be switched on again. What was on stays off."
-            answer = parts.tried(lambda: asked.arm(client, run, why or "armed again", who))
+            answer = parts.tried(lambda: client.arm(run, why or "armed again", who))
         elif cause["type"] == "off":
             said = f"{cause['name']} is asked to be off, from the next step on."
-            answer = parts.tried(lambda: asked.switch_off(client, run, cause["name"], why or "switched off", who))
+            answer = parts.tried(lambda: client.switch_off(run, cause["name"], why or "switched off", who))
         else:
             is_yes = cause["type"] == "approve"
             said = "Approved: asked for from the next step on." if is_yes else "Dismissed."
-            why = why or ("approved" if is_yes else "dismissed")
-            answer = parts.tried(lambda: asked.decide(client, run, cause["proposal"], is_yes, why, who, None))
+            answer = parts.tried(lambda: client.decide(run, cause["proposal"], is_yes, who, because=why or None))
         if answer is not None:
             return answer, no_update, no_update
         return parts.confirmation(said), done + 1, ""

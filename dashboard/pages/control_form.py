@@ -4,7 +4,6 @@ from typing import Any
 
 from dash import ALL, MATCH, Dash, Input, Output, State, ctx, dcc, html, no_update
 
-from entrostat.dashboard import control_client as asked
 from entrostat.dashboard import forms
 from entrostat.dashboard.pages import control_parts as parts
 from entrostat.wire.client import Client
@@ -76,7 +75,7 @@ def register(app: Dash, client: Client) -> None:
         else:
             chosen = cause["name"] if isinstance(cause, dict) else chosen
             wanted = next((i for i in desired.interventions if i.name == chosen), None)
-        if chosen is None:
+        if chosen not in BY_NAME:  # nothing chosen, or what only a newer server knows
             return [no_update] * 10
         intervention = BY_NAME[chosen]
         verb = "approve" if proposal else "change" if wanted else "switch on"
@@ -145,17 +144,14 @@ def register(app: Dash, client: Client) -> None:
             last = forms.step_of(until)
         except ValueError as error:
             return parts.refusal(str(error)), no_update, no_update
-        signed = {"person": str(person).strip(), "because": str(because).strip()}
+        who, why = str(person).strip(), str(because).strip()
+        over = selection if BY_NAME[name].has_threshold else "batch"
         if proposal:
-            answer = parts.tried(lambda: asked.decide(client, run, proposal, True, params=params, **signed))
+            answer = parts.tried(lambda: client.decide(run, proposal, True, who, because=why, params=params))
         else:
-            wanted: dict[str, Any] = {
-                "params": params,
-                "selection": selection if BY_NAME[name].has_threshold else "batch",
-                **signed,
-            }
-            wanted |= {} if last is None else {"until_step": last}
-            answer = parts.tried(lambda: asked.switch_on(client, run, name, wanted))
+            answer = parts.tried(
+                lambda: client.switch_on(run, name, why, who, params=params, selection=over, until_step=last)
+            )
         if answer is not None:
             return answer, no_update, no_update
         return parts.confirmation(f"{name} is asked for, from the next step on."), done + 1, ""

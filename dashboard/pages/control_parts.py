@@ -49,7 +49,7 @@ def refused(error: Refused) -> html.Div:
     return refusal(error.message)
 
 
-def tried(action: Callable[[], None]) -> html.Div | None:
+def tried(action: Callable[[], object]) -> html.Div | None:
     """Do it; where the server did not take it, its own words."""
     try:
         action()
@@ -175,8 +175,8 @@ def _effect_rows(effect: Mapping[str, Any]) -> list[html.Tr]:
 
 def _effect_head(effect: Mapping[str, Any]) -> list[Any]:
     until = "still on" if effect["end"] is None else f"to step {effect['end']}"
-    beside = [f"with {', '.join(effect['also_on'])}"] if effect["also_on"] else []
-    changed = [f"changed {len(effect['changes'])} ×"] if effect["changes"] else []
+    beside = [f"together with {', '.join(effect['also_on'])}"] if effect["also_on"] else []
+    changed = [f"changed at {len(effect['changes'])} steps"] if effect["changes"] else []
     told = [params_text(effect["params"]), f"from step {effect['start']} {until}", *changed, *beside, effect["because"]]
     return [html.Strong(effect["name"]), *(html.Div(line, className="quiet") for line in told if line)]
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from entrostat.dashboard import control_client as asked
 from entrostat.dashboard.figures.lines import View
 from entrostat.dashboard.figures.timeline import timeline_figure
 from entrostat.dashboard.spans import Span, spans_of
@@ -65,7 +64,7 @@ class Shown:
 
 def fetched(client: Client, run: str) -> Shown:
     """Everything. Raises EntrostatError."""
-    answer = asked.control(client, run)
+    answer = client.control(run)
     detail = client.run(run)
     events = events_of(client, run)
     spans = spans_of(events)
@@ -80,7 +79,7 @@ def fetched(client: Client, run: str) -> Shown:
         spans=spans,
         lines=lines(desired, spans, events, detail["last_step"]),
         evidence={p.proposal_id: evidence(p, events) for p in desired.proposals},
-        effects=asked.effects(client, run, EFFECT_SIGNALS, EFFECT_WINDOW) if has_effects else [],
+        effects=client.effects(run, EFFECT_SIGNALS, EFFECT_WINDOW) if has_effects else [],
     )
 
 

@@ -21,7 +21,15 @@ BLANK = {
     "xaxis": {"visible": False},
     "yaxis": {"visible": False},
 }
+POLL_MS = 2000
+_REST = 5
+"""Between two questions at least so many times as long as the last answer took: a server's time is its runs'."""
 ATTACH = "import entrostat\nentrostat.attach(trainer)\ntrainer.train()"
+
+
+def pace_ms(run_status: str, took_s: float) -> int:
+    """How long a live page waits until it asks again. A run that has ended changes no more: seldom, it may resume."""
+    return max(POLL_MS if run_status == "live" else 5 * POLL_MS, int(1000 * _REST * took_s))
 
 
 def graph(identity: Any) -> dcc.Graph:

@@ -35,6 +35,7 @@ def layout(search: str) -> html.Div:
             dcc.Interval(id="rules-tick", interval=5000),
             dcc.Store(id="rules-typed", data=_START),
             dcc.Store(id="rules-changed", data=0),
+            dcc.Store(id="rules-digest"),
             dcc.Store(id="rules-remove-name"),
             dcc.ConfirmDialog(id="rules-remove-sure"),
             html.Div([_editor(run), _held()], className="with-form"),
@@ -120,44 +121,51 @@ def _register_editor(app: Dash, client: Client, url: str) -> None:
         Output("rules-answer", "children"),
         Output("rules-changed", "data"),
         Input("rules-save", "n_clicks"),
-        State("rules-typed", "data"),
         State("rules-text", "value"),
         State("rules-changed", "data"),
         prevent_initial_call=True,
     )
-    def _save(_: int, typed: str | None, given: str | None, changed: int) -> Any:
+    def _save(_: int, given: str | None, changed: int) -> Any:
+        saved: list[str] = []
         try:
             answer = client.check_rules(given or "")
             if answer["problems"]:
                 return refusal("Nothing was saved: the text has mistakes, named above."), no_update
             for rule in answer["rules"]:
                 client.put_rule(rule)
-        except Refused as error:
-            return refused(error), no_update
+                saved.append(rule["name"])
         except EntrostatError as error:
-            return refusal(f"Not saved: {error}"), no_update
-        names = ", ".join(rule["name"] for rule in answer["rules"])
-        return confirmation(f"Saved: {names}."), changed + 1
+            said = refused(error) if isinstance(error, Refused) else refusal(f"Not saved: {error}")
+            return [said, _saved(saved)], changed + len(saved)
+        return _saved(saved), changed + len(saved)
+
+
+def _saved(names: Sequence[str]) -> html.Div | None:
+    return confirmation(f"Saved: {', '.join(names)}.") if names else None
 
 
 def _register_held(app: Dash, client: Client, url: str) -> None:
     @app.callback(
         Output("rules-held", "children"),
         Output("rules-run", "options"),
+        Output("rules-digest", "data"),
         Input("rules-tick", "n_intervals"),
         Input("rules-changed", "data"),
         Input("rules-run", "value"),
-        State("rules-held", "children"),
+        State("rules-digest", "data"),
     )
-    def _list(_: int | None, __: int, run: str | None, shown: Any) -> Any:
+    def _list(_: int | None, __: int, run: str | None, digest: str | None) -> Any:
         try:
             found = client.rules()
             last = last_firings(client, run) if run else {}
             runs = [r["run"] for r in client.runs(limit=500)]
         except EntrostatError as error:
-            return trouble(error, url), no_update
+            return trouble(error, url), no_update, None
+        now = json.dumps([found, last, run, runs])
+        if now == digest:  # a person may be about to press one of these buttons
+            return no_update, no_update, no_update
         made = [_rule(rule, last.get(rule["name"]), run) for rule in found]
-        return made or html.P("None yet. Save some.", className="quiet"), runs
+        return made or html.P("None yet. Save some.", className="quiet"), runs, now
 
     @app.callback(
         Output("rules-remove-sure", "displayed"),

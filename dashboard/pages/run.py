@@ -14,16 +14,13 @@ from entrostat.dashboard.figures.lines import View, panel_figure
 from entrostat.dashboard.figures.positions import positions_figure
 from entrostat.dashboard.figures.timeline import timeline_figure, timeline_height
 from entrostat.dashboard.pages import controls
-from entrostat.dashboard.pages.parts import age, facts, flat, graph, status, trouble
+from entrostat.dashboard.pages.parts import POLL_MS, age, facts, flat, graph, pace_ms, status, trouble
 from entrostat.dashboard.spans import Span, spans_of
 from entrostat.dashboard.words import PANELS, RUN_PAGE_SIGNALS, Panel, findings, meaning, number, unit
 from entrostat.wire.client import Client
 from entrostat.wire.errors import EntrostatError
 from entrostat.wire.signals import PROFILES, USER_PREFIX
 
-_POLL_MS = 2000
-_REST = 5
-"""Between two questions at least so many times as long as the last answer took: a server's time is its runs'."""
 _POINTS = 600
 _HEAT = "heat"
 _TIMELINE = "timeline"
@@ -34,7 +31,7 @@ def layout(run: str, search: str) -> html.Div:
     state = controls.read(search)
     return html.Div(
         [
-            dcc.Interval(id="run-tick", interval=_POLL_MS),
+            dcc.Interval(id="run-tick", interval=POLL_MS),
             dcc.Store(id="run-name", data=run),
             dcc.Store(id="run-window", data=controls.window_of(state)),
             html.Div(
@@ -172,10 +169,12 @@ def register(app: Dash, client: Client, url: str) -> None:
         if (cause == "run-reset" and resets) or x != controls.read(search).get("x", "step"):
             window = None
         elif isinstance(cause, dict):
-            asked = controls.zoomed(ctx.triggered[0]["value"])
-            if asked == "same":
+            # Charts that changed their size speak at the same time as the one that was zoomed.
+            said = [t["value"] for t in ctx.triggered if isinstance(t["value"], Mapping)]
+            zooms = [asked for asked in map(controls.zoomed, said) if asked != "same"]
+            if not zooms:
                 return no_update, no_update
-            window = asked if isinstance(asked, list) else None
+            window = zooms[0] if isinstance(zooms[0], list) else None
         return window, controls.written(x, smooth, log, window)
 
     @app.callback(
@@ -222,9 +221,7 @@ def register(app: Dash, client: Client, url: str) -> None:
         figures = [_changed(_figure(i["panel"], got, view), old) for i, old in zip(chart_ids, shown, strict=True)]
         heads = [_head(i["panel"], got.curves) for i in last_ids]
         has_none = not got.spans and not any(e["kind"] == "intervention_refused" for e in got.marked)
-        # A run that has ended changes no more: ask seldom, in case it is resumed.
-        pace = _POLL_MS if got.detail["status"] == "live" else 5 * _POLL_MS
-        pace = max(pace, int(1000 * _REST * (time.monotonic() - started)))
+        pace = pace_ms(got.detail["status"], time.monotonic() - started)
         by_position = _changed(positions_figure(got.positions, run), positions)
         told = _status(got.detail), None, _facts(got), pace, _findings(got.analysis), by_position
         return figures, heads, *told, has_none, {"height": f"{timeline_height(got.spans)}px"}

@@ -145,6 +145,8 @@ def test_stop_all_is_one_click_and_a_confirmation_and_is_undone_by_arming(page, 
     page.click("#control-arm")
     desired(run, "stop", lambda state: state.is_armed)
     expect(page.locator("#control-status")).to_contain_text("armed", timeout=PATIENCE_MS)
+    page.reload()
+    expect(page.locator("#control-person")).to_have_value("anna", timeout=PATIENCE_MS)  # remembered by the browser
 
 
 def test_the_run_page_has_a_timeline_over_its_charts_once_something_was_in_force(page, server):

@@ -3,12 +3,15 @@
 import json
 
 import pytest
+from support.service import Process
 
 from entrostat.dashboard.pages import control_parts as parts
 from entrostat.dashboard.pages.control_state import Shown
 from entrostat.dashboard.pages.rules import checked, replayed, signals_of, text_of
 from entrostat.dashboard.spans import spans_of
 from entrostat.dashboard.standing import lines
+from entrostat.server.auth import add_token
+from entrostat.wire.client import Client
 from entrostat.wire.errors import Refused
 from entrostat.wire.messages import ActiveIntervention, DesiredState, Permissions
 from entrostat.wire.rules.pack import pack
@@ -38,6 +41,23 @@ def test_a_token_that_may_not_control_is_told_with_the_way_to_one(code):
     assert "may ['read']" in said
     assert "ENTROSTAT_TOKEN" in said
     assert "--scope control" in said
+
+
+def test_a_dashboard_that_may_only_read_says_so_when_it_is_asked_to_act(tmp_path):
+    tokens = tmp_path / "tokens.json"
+    token = add_token(tokens, "dashboard", ["read"])
+    server = Process("entrostat.server", "--data", tmp_path / "data", "--tokens", tokens).start("/healthz")
+    try:
+        said = text(parts.tried(lambda: Client(server.url, token).stop_all("mine", "why", "anna")))
+    finally:
+        server.stop()
+
+    assert "this needs 'control'" in said
+    assert "ENTROSTAT_TOKEN" in said
+
+
+def test_a_server_that_does_not_answer_has_changed_nothing():
+    assert "Nothing was changed" in text(parts.tried(lambda: Client("http://127.0.0.1:9").arm("mine", "why", "anna")))
 
 
 def test_another_refusal_is_the_servers_own_words_alone():
@@ -90,7 +110,7 @@ def test_an_effect_is_told_with_its_standard_error_and_its_number_of_steps():
     assert "0.5 ± 0.01 (20)" in said
     assert "+0.25 ± 0.014" in said
     assert "from step 5 still on" in said
-    assert "with scope" in said
+    assert "together with scope" in said
     assert said.count("entropy mean") == 1  # a signal without values has no row
     assert parts.effects_table([]) == []
 

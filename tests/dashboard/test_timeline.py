@@ -114,8 +114,16 @@ def test_a_signals_chart_is_shaded_where_something_was_in_force():
 
     (shade,) = figure.layout.shapes  # a change of parameters is no gap
     assert (shade.x0, shade.x1) == (3, 7)
-    assert list(figure.data[-1].x) == [3, 5]
-    assert "kl_cov" in figure.data[-1].text[0]
+    assert list(figure.data[-1].x) == [3]
+    assert "kl_cov, from step 3 to step 7" in figure.data[-1].text[0]
+
+
+def test_what_a_person_took_over_from_a_rule_is_another_shade():
+    spans = spans_of([event("on", 3, by="rule:guard"), event("changed", 5), event("off", 7)])
+    rule, person = panel_figure(PANEL, [curve()], View(), spans=spans).layout.shapes
+
+    assert ((rule.x0, rule.x1), (person.x0, person.x1)) == ((3, 5), (5, 7))
+    assert rule.fillcolor != person.fillcolor
 
 
 def test_spans_and_marks_stand_where_their_steps_are_on_any_x_axis():
