@@ -50,7 +50,7 @@ def demo(
     from entrostat.wire.client import Client
 
     console = Console(stderr=True, highlight=False)
-    port, dashboard_port = _free(port), _free(dashboard_port)
+    port, dashboard_port = free_port(port), free_port(dashboard_port)
     server_url = f"http://127.0.0.1:{port}"
     with Processes() as processes:
         processes.start("server", server_command(data, "127.0.0.1", port), quiet=True)
@@ -85,7 +85,7 @@ def demo(
         print(json.dumps(outcome), flush=True)
 
 
-def _free(port: int) -> int:
+def free_port(port: int) -> int:
     """``port`` if nobody listens there, else one that is free."""
     for candidate in (port, 0):
         with socket.socket() as probe:

@@ -1,5 +1,7 @@
 """``lab``: the experiments, each a command that prints a table."""
 
+import os
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -24,3 +26,20 @@ def theory(
 
     if not run(seed, cases):
         raise typer.Exit(1)
+
+
+@lab.command("closed-loop")
+def closed_loop(
+    seeds: Annotated[int, typer.Option(min=1, help="How many, from seed 0.")] = 5,
+    steps: Annotated[int, typer.Option(min=1, help="GRPO steps.")] = 150,
+    arms: Annotated[str | None, typer.Option(help="Names, separated by commas; all by default.")] = None,
+    data: Annotated[Path, typer.Option("--data", help="Folder of the database.")] = Path("entrostat-data"),
+    picture: Annotated[Path | None, typer.Option(help="An HTML file; needs plotly.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="A JSON line a run, in the place of tables.")] = False,
+) -> None:
+    """GRPO alone, constant bonuses and other methods, and the thermostat, over seeds, through the real server."""
+    # Before torch is imported: on small models threads only wait for each other.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    from entrostat.cli.closed_loop import run
+
+    run(seeds, steps, arms, data, picture, as_json)
