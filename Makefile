@@ -38,7 +38,7 @@ $(VERL_VENV)/.installed: pyproject.toml constraints-verl.txt
 	$(PYTHON) -m venv $(VERL_VENV)
 	$(VERL_VENV)/bin/python -m pip install --quiet --upgrade pip
 	$(VERL_VENV)/bin/python -m pip install --quiet --constraint constraints-verl.txt torch
-	$(VERL_VENV)/bin/python -m pip install --quiet --constraint constraints-verl.txt $(VERL_NEEDS) pytest pytest-timeout
+	$(VERL_VENV)/bin/python -m pip install --quiet --constraint constraints-verl.txt $(VERL_NEEDS) pytest pytest-timeout hypothesis
 	$(VERL_VENV)/bin/python -m pip install --quiet --constraint constraints-verl.txt --editable .
 	$(VERL_VENV)/bin/python -m pip install --quiet --constraint constraints-verl.txt --no-deps verl
 	@touch $@
@@ -60,7 +60,7 @@ check: $(VENV)/.installed  ## ruff, mypy, the rule of imports, compose file, Doc
 	$(BIN)/docker-compose --file docker-compose.yml config --quiet
 	$(BIN)/hadolint deploy/Dockerfile
 
-docs: $(VENV)/.installed  ## rewrite the pages made from tables (docs/signals.md, docs/metric-names.md, docs/sql.md)
+docs: $(VENV)/.installed  ## rewrite what is made from tables (docs/signals.md, docs/interventions.md, docs/sql.md ...)
 	$(BIN)/python -P docs/generate.py
 
 format: $(VENV)/.installed  ## ruff's fixes and format
