@@ -1,9 +1,13 @@
 """The built-in rules: silent on healthy runs, whatever their noise; each heard on the failure that it is for."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 from support.histories import healthy, noise, what
 
+from entrostat.server.rules.history import Row
 from entrostat.wire.rules.pack import pack
 
 PACK = pack()
@@ -90,3 +94,17 @@ def test_a_collapse_is_told_before_it_has_happened():
     (first, *_) = [step for rule, step, _ in what(rows, PACK) if rule == "entropy-collapse"]
 
     assert rows[first].values["entropy_mean"] > 0.2 * np.mean([row.values["entropy_mean"] for row in rows[:5]])
+
+
+def recorded(name):
+    curves = json.loads((Path(__file__).parent / "recorded" / f"{name}.json").read_text())
+    steps = curves.pop("step")
+    return [
+        Row(step, {signal: values[i] for signal, values in curves.items() if values[i] is not None})
+        for i, step in enumerate(steps)
+    ]
+
+
+def test_of_two_real_runs_the_one_whose_entropy_is_held_is_left_alone():
+    assert what(recorded("held"), PACK) == []
+    assert what(recorded("collapsing"), PACK) == [("entropy-collapse", 114, "rule_proposed")]
