@@ -24,6 +24,14 @@ from entrostat.wire.signals import PROFILES, USER_PREFIX
 _POINTS = 600
 _HEAT = "heat"
 _TIMELINE = "timeline"
+# Every chart also tells when it was resized, all of them one after the other: a zoom in between must not be lost.
+_ZOOM = """
+function(_) {
+    const isZoom = (said) => said && (said["xaxis.autorange"] || "xaxis.range[0]" in said);
+    const zooms = dash_clientside.callback_context.triggered.map((one) => one.value).filter(isZoom);
+    return zooms.length ? zooms[0] : dash_clientside.no_update;
+}
+"""
 
 
 def layout(run: str, search: str) -> html.Div:
@@ -33,6 +41,7 @@ def layout(run: str, search: str) -> html.Div:
         [
             dcc.Interval(id="run-tick", interval=POLL_MS),
             dcc.Store(id="run-name", data=run),
+            dcc.Store(id="run-zoom"),
             dcc.Store(id="run-window", data=controls.window_of(state)),
             html.Div(
                 [
@@ -142,11 +151,17 @@ def _tokens_so_far(client: Client, run: str, limits: Mapping[str, Any]) -> dict[
 
 def register(app: Dash, client: Client, url: str) -> None:
     """The page's callbacks."""
+    app.clientside_callback(
+        _ZOOM,
+        Output("run-zoom", "data"),
+        Input({"type": "chart", "panel": ALL}, "relayoutData"),
+        prevent_initial_call=True,
+    )
 
     @app.callback(
         Output("run-window", "data"),
         Output("url", "search"),
-        Input({"type": "chart", "panel": ALL}, "relayoutData"),
+        Input("run-zoom", "data"),
         Input("run-reset", "n_clicks"),
         Input("run-x", "value"),
         Input("run-smooth", "value"),
@@ -156,7 +171,7 @@ def register(app: Dash, client: Client, url: str) -> None:
         prevent_initial_call=True,
     )
     def _window(
-        relayouts: list[Any],
+        zoom: dict[str, Any] | None,
         resets: int,
         x: str,
         smooth: float,
@@ -168,13 +183,11 @@ def register(app: Dash, client: Client, url: str) -> None:
         # A page that has just been opened triggers this too: only a change undoes the zoom of its address.
         if (cause == "run-reset" and resets) or x != controls.read(search).get("x", "step"):
             window = None
-        elif isinstance(cause, dict):
-            # Charts that changed their size speak at the same time as the one that was zoomed.
-            said = [t["value"] for t in ctx.triggered if isinstance(t["value"], Mapping)]
-            zooms = [asked for asked in map(controls.zoomed, said) if asked != "same"]
-            if not zooms:
+        elif cause == "run-zoom":
+            asked = controls.zoomed(zoom)
+            if asked == "same":
                 return no_update, no_update
-            window = zooms[0] if isinstance(zooms[0], list) else None
+            window = asked if isinstance(asked, list) else None
         return window, controls.written(x, smooth, log, window)
 
     @app.callback(

@@ -162,11 +162,9 @@ def test_the_run_page_has_a_timeline_over_its_charts_once_something_was_in_force
     acknowledge(run, "off", asked, 7, why="it is not asked for any more")
 
     expect(page.locator("#card-timeline")).to_be_visible(timeout=PATIENCE_MS)
-    band = page.evaluate(
-        "() => { const d = document.querySelector('#card-timeline .js-plotly-plot').data[0];"
-        " return [d.base[0], d.x[0], d.y[0]]; }"
-    )
-    assert band == [3, 4, "kl_cov"]
+    band = "() => document.querySelector('#card-timeline .js-plotly-plot').data[0]"
+    page.wait_for_function(f"() => {{ const d = ({band})(); return d.base[0] === 3 && d.x[0] === 4; }}")
+    assert page.evaluate(band)["y"] == ["kl_cov"]
     shade = "() => document.querySelector('#card-entropy .js-plotly-plot').layout.shapes?.[0]?.x1 === 7"
     page.wait_for_function(shade)
 
