@@ -5,7 +5,6 @@ incomplete while ``PATIENCE_STEPS`` later ones are complete is passed over, with
 do at some steps and how far they have come is one transaction: after a crash the engine goes on where that left off.
 """
 
-import contextlib
 import functools
 import logging
 import threading
@@ -159,8 +158,8 @@ class Engine:
         control = Control(applied(desired, due.gone), standing.permissions)
         history = History.of(run, memory.rows, standing.num_baseline, memory.needs)
         done = step_through(due.rules, due.states, control, history, indices, self._ask(run))
-        self._commit(run, desired.version, due, done)
-        return bool(indices)
+        is_done = self._commit(run, desired.version, due, done)
+        return not is_done or len(indices) == STEPS_AT_ONCE
 
     def _ask(self, run: str) -> AskSql:
         def ask(statement: str, step: int) -> SqlValue:
@@ -184,7 +183,8 @@ class Engine:
             self._warn_once(f"rule {held.name} version {held.version} is not understood and rests: {error}")
             return None
 
-    def _commit(self, run: str, version: int, due: _Due, done: Stepped) -> None:
+    def _commit(self, run: str, version: int, due: _Due, done: Stepped) -> bool:
+        """Whether it is written; not where a person was faster, and it has to be evaluated with what they want."""
         states = [
             HeldState(name, due.versions[name], state.step, state.model_dump_json())
             for name, state in done.states.items()
@@ -193,8 +193,11 @@ class Engine:
             ServerEvent(action.step if action.step >= 0 else None, action.kind, action.message, action.detail)
             for action in (*due.gone, *done.actions)
         ]
-        with contextlib.suppress(Conflict):  # a person was faster: evaluated again, with what they want
+        try:
             self._store.rules.commit(run, version, done.control.desired, states, events)
+        except Conflict:
+            return False
+        return True
 
     def _due(self, run: str, standing: Standing, held: Sequence[HeldRule]) -> _Due:
         rules: list[AnyRule] = []
