@@ -29,6 +29,8 @@ from entrostat.wire.rules.rule import AnyRule, read_rule
 
 PATIENCE_STEPS = 20
 """So many later steps are complete before an incomplete one is passed over."""
+MOST_AHEAD_STEPS = 100
+"""The trainer is not taken to be further ahead of what has arrived, even where a server was away for an hour."""
 STEPS_AT_ONCE = 64
 """Steps whose outcome is one transaction, where many are due: a spool was pushed, or the server was away."""
 MAX_REMEMBERED = 20
@@ -157,7 +159,8 @@ class Engine:
             return False
         control = Control(applied(desired, due.gone), standing.permissions)
         history = History.of(run, memory.rows, standing.num_baseline, memory.needs)
-        done = step_through(due.rules, due.states, control, history, indices, self._ask(run))
+        acts_from = expected_to_act(first, memory.last)
+        done = step_through(due.rules, due.states, control, history, indices, self._ask(run), acts_from)
         is_done = self._commit(run, desired.version, due, done)
         return not is_done or len(indices) == STEPS_AT_ONCE
 
@@ -247,6 +250,19 @@ class Engine:
             return
         values = self._store.rules.step_values(run, memory.needs.signals, memory.last, ready[-1][0])
         memory.rows += [Row(step, values.get(step, {}) if is_complete else {}) for step, is_complete in ready]
+
+
+def expected_to_act(evaluated: int, newest: int) -> int:
+    """From which step a change made now can be expected to act in the trainer.
+
+    The steps that arrived together are how far the trainer gets between two answers: it has done as many again by now,
+    and the change is in the answer to those.
+
+    Args:
+        evaluated: the last step of the turn before.
+        newest: the last step that has arrived.
+    """
+    return newest + min(2 * max(1, newest - max(evaluated, 0)), MOST_AHEAD_STEPS)
 
 
 def ready_steps(steps: Sequence[tuple[int, bool]]) -> list[tuple[int, bool]]:

@@ -26,6 +26,7 @@ class Facts:
     Args:
         run: its name.
         step: the step.
+        acts_from: the step from which a change made now can be expected to act: the trainer is ahead of what is known.
         rows: recorded steps, ascending; the last is ``step``. As many as the longest window needs.
         baseline: signal -> its mean over the run's baseline steps; empty while they are not over.
         at_steps: step -> signal -> value there, for ``relative_to: {step: N}``.
@@ -35,6 +36,7 @@ class Facts:
 
     run: str
     step: int
+    acts_from: int
     rows: Sequence[Row]
     baseline: Mapping[str, float] = field(default_factory=dict)
     at_steps: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
@@ -78,12 +80,13 @@ class History:
         curve = _curve(rows) if needs.has_stage else None
         return cls(run, rows, rows[:num_baseline], num_baseline, at_rows, curve, needs.longest)
 
-    def at(self, index: int, sql: Mapping[str, SqlValue] | None = None) -> Facts:
-        """What is known when ``rows[index]`` is evaluated."""
+    def at(self, index: int, sql: Mapping[str, SqlValue] | None = None, acts_from: int | None = None) -> Facts:
+        """What is known when ``rows[index]`` is evaluated; a change acts at once unless ``acts_from`` is given."""
         step = self.rows[index].step
         return Facts(
             run=self.run,
             step=step,
+            acts_from=step if acts_from is None else acts_from,
             rows=self.rows[max(0, index + 1 - self.longest) : index + 1],
             baseline=self._baseline(step),
             at_steps={row.step: row.values for row in self.at_rows if row.step <= step},

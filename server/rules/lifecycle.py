@@ -77,13 +77,14 @@ def _fired(rule: Rule, state: RuleState, facts: Facts, control: Control, values:
     reason = because(rule.when, values)
     if rule.until is not None:
         reason += f"; until {words(rule.until)}"
+    ends_at = None if rule.on_steps is None else facts.acts_from + rule.on_steps
     wanted = None if rule.do is None else ActiveIntervention(
         name=rule.do.intervention,
         params={k: v for k, v in rule.do.params.items() if v is not None},
         because=reason[:1900],
         by=author(rule),
         selection=rule.do.selection,
-        until_step=facts.step + rule.until.steps if isinstance(rule.until, Steps) else None,
+        until_step=ends_at if isinstance(rule.until, Steps) else None,
     )  # fmt: skip
     outcome, why_not = outcome_of(rule, wanted, control)
     detail: dict[str, Any] = {"rule": rule.name, "outcome": outcome, "values": values, "meaning": rule.meaning}
@@ -101,7 +102,7 @@ def _fired(rule: Rule, state: RuleState, facts: Facts, control: Control, values:
         else:
             detail["why_not"] = why_not
             said = f"{rule.name}: would switch {wanted.name} on, but {why_not}; {reason}"
-    active = Active(outcome=outcome, since=facts.step, intervention=wanted.name if wanted else None)
+    active = Active(outcome=outcome, since=facts.step, ends_at=ends_at, intervention=wanted.name if wanted else None)
     after = state.model_copy(update={"active": active, "num_firings": state.num_firings + 1})
     kind = "rule_proposed" if outcome == "proposed" else "rule_fired"
     return after, [Action(kind, rule.name, facts.step, said, detail, change)]  # type: ignore[arg-type]
@@ -125,8 +126,8 @@ def _ended(
     why, values = "", until.values
     if rule.until is not None and not isinstance(rule.until, Steps):
         is_over, why = until.truth(rule.until, "until"), because(rule.until, until.values)
-    elif rule.on_steps is not None:
-        is_over, why = facts.step >= active.since + rule.on_steps, f"{rule.on_steps} steps are over"
+    elif active.ends_at is not None:
+        is_over, why = facts.step >= active.ends_at, f"{rule.on_steps} steps are over"
     elif active.outcome in ("told", "proposed"):
         is_over, why = wanted is False, f"no longer {words(rule.when)}"
     if is_over is True:

@@ -15,12 +15,20 @@ class Active(Message):
 
     Args:
         since: the step it fired at.
+        ends_at: the step at which it is over, for one that lasts so many steps.
         intervention: what it switched on or proposed; None for a rule that only tells.
     """
 
     outcome: Outcome
     since: int
+    ends_at: int | None = None
     intervention: str | None = None
+
+    def rewound(self, to_step: int) -> "Active":
+        """The same where the steps after ``to_step`` come again."""
+        back = max(0, self.since - to_step)
+        ends_at = None if self.ends_at is None else self.ends_at - back
+        return self.model_copy(update={"since": self.since - back, "ends_at": ends_at})
 
 
 class Controller(Message):
@@ -62,7 +70,7 @@ class RuleState(Message):
 
     def rewound(self, to_step: int, num_resumes: int) -> "RuleState":
         """The state when a session resumed from a checkpoint of ``to_step``: the steps after it come again."""
-        active = self.active and self.active.model_copy(update={"since": min(self.active.since, to_step)})
+        active = self.active and self.active.rewound(to_step)
         return self.model_copy(
             update={
                 "step": min(self.step, to_step),

@@ -30,6 +30,7 @@ def step_through(
     history: History,
     indices: Iterable[int],
     ask: AskSql,
+    acts_from: int | None = None,
 ) -> Stepped:
     """Evaluate ``rules`` at ``history.rows[i]`` for each of ``indices``, ascending.
 
@@ -37,6 +38,7 @@ def step_through(
 
     Args:
         states: of every one of ``rules``.
+        acts_from: see ``Facts``; None: a change acts at its own step.
     """
     result = Stepped(dict(states), control)
     statements = {rule.name: needs_of([rule]).sql for rule in rules}
@@ -46,7 +48,7 @@ def step_through(
         if not due:
             continue
         wanted = dict.fromkeys(text for rule in due for text in statements[rule.name])
-        facts = history.at(index, {text: ask(text, step) for text in wanted})
+        facts = history.at(index, {text: ask(text, step) for text in wanted}, acts_from)
         for rule in due:
             _evaluate_one(rule, facts, result)
     return result

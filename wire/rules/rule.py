@@ -60,10 +60,7 @@ class Do(RuleModel):
 
 
 class Steps(RuleModel):
-    """``until: {steps: 100}``: so many steps after the one that fired it; the trainer keeps to it without the server.
-
-    One or two of them go by before the trainer hears of it.
-    """
+    """``until: {steps: 100}``: so many steps from when it is expected to act; the trainer keeps to it by itself."""
 
     steps: int = Field(ge=1, le=10_000_000)
 

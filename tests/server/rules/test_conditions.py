@@ -76,7 +76,7 @@ def test_a_window_with_a_hole_or_before_its_first_full_one_is_unknown():
 def test_the_statistic_of_a_window(statistic, expected):
     asked = condition(signal="ppl", above=0, window=3, **({"statistic": statistic} if statistic else {}))
     facts = history(series("ppl", [9, 1, 6, 2]), []).at(3)
-    facts = type(facts)(run="r", step=3, rows=series("ppl", [9, 1, 6, 2]))
+    facts = type(facts)(run="r", step=3, acts_from=3, rows=series("ppl", [9, 1, 6, 2]))
 
     assert statistic_of(asked, facts) == pytest.approx(expected)
 
@@ -113,7 +113,7 @@ def test_arrival_is_when_the_trend_is_there():
     values = [1.0 - 0.01 * i for i in range(60)]
     asked = condition(signal="entropy_mean", reaches=0.2, within_steps=30, window=20)
     facts = history(series("entropy_mean", values), [read_rule({"name": "a", "when": {"stage": "rising"}})]).at(59)
-    facts = type(facts)(run="r", step=59, rows=series("entropy_mean", values))
+    facts = type(facts)(run="r", step=59, acts_from=59, rows=series("entropy_mean", values))
 
     assert steps_to_arrival(asked, facts) == 80 - 59
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from entrostat.server.rules.engine import PATIENCE_STEPS, Engine, ready_steps
+from entrostat.server.rules.engine import PATIENCE_STEPS, Engine, expected_to_act, ready_steps
 from entrostat.storage.store import Store
 from entrostat.wire import intent
 from entrostat.wire.errors import Conflict
@@ -274,10 +274,34 @@ def test_a_person_who_is_faster_is_not_overwritten(store, monkeypatch):
 def test_an_sql_condition_sees_the_run_and_its_step(store):
     counted = "select count(*) >= 3 from step where run = $run and step <= $step and entropy_mean < 0.2"
     put(store, GUARD | {"when": {"sql": counted}, "until": {"steps": 2}})
-    Trainer(store).send_all(FALL)
-    Engine(store).advance("r")
+    trainer, engine = Trainer(store), Engine(store)
+    for step, value in enumerate(FALL):
+        trainer.send(step, value)
+        engine.advance("r")
 
-    assert told(store) == [(4, "rule_fired"), (6, "rule_ended")]
+    assert told(store) == [(4, "rule_fired"), (8, "rule_ended")]
+
+
+def test_so_many_steps_are_counted_from_when_the_trainer_can_have_heard(store):
+    put(store, GUARD | {"until": {"steps": 10}})
+    trainer, engine = Trainer(store), Engine(store)
+    trainer.send_all([0.1] * 30)  # thirty steps in one go: the trainer is as far ahead by now
+    engine.advance("r")
+    held = intent.on(store.desired("r"), "scope")
+    assert held is not None
+    assert held.until_step == expected_to_act(-1, 29) + 10
+    trainer.send_all([0.1] * (held.until_step - 29), first=30)
+    engine.advance("r")
+
+    assert on(store) == {}
+    assert told(store) == [(2, "rule_fired"), (held.until_step, "rule_ended")]
+
+
+def test_a_change_acts_two_batches_later():
+    assert expected_to_act(9, 10) == 12
+    assert expected_to_act(10, 30) == 70
+    assert expected_to_act(-1, 0) == 2
+    assert expected_to_act(10, 5000) == 5100
 
 
 def test_sql_that_fails_is_unknown_holds_nothing_up_and_is_logged_once(store, caplog):

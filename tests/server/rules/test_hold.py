@@ -44,7 +44,7 @@ class Loop:
             seen = self.entropy + self.random.normal(0, self.noise)
             row = Row(self.step_number, {"entropy_mean": seen} if is_known else {})
             before = RuleState.model_validate_json(self.state.model_dump_json())
-            self.state, actions = evaluate(self.rule, before, Facts("r", row.step, [row]), self.control)
+            self.state, actions = evaluate(self.rule, before, Facts("r", row.step, row.step, [row]), self.control)
             self.by_hand(lambda desired, actions=actions: applied(desired, actions))
             self.actions += actions
             self.entropies.append(self.entropy)
