@@ -1,6 +1,8 @@
 """Child processes that live as long as a command: started, waited for, stopped with it."""
 
+import signal
 import subprocess
+import sys
 import time
 from types import TracebackType
 
@@ -12,12 +14,17 @@ _STOP_S = 20.0
 
 
 class Processes:
-    """Named child processes; leaving the context stops them all, the last started first."""
+    """Named child processes; leaving the context stops them all, the last started first, and so does SIGTERM.
+
+    Enter it on the main thread.
+    """
 
     def __init__(self) -> None:
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> "Processes":
+        # By default it would end this process on the spot, and leave the server behind with the database.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
         return self
 
     def __exit__(
