@@ -46,7 +46,8 @@ def demo(
     from rich.console import Console
 
     from entrostat.cli.processes import Processes
-    from entrostat.lab.many_answers.arms import PLAIN, THERMOSTAT
+    from entrostat.lab.many_answers import teach
+    from entrostat.lab.many_answers.arms import PLAIN, TEACH_STEPS, THERMOSTAT
     from entrostat.wire.client import Client
 
     console = Console(stderr=True, highlight=False)
@@ -61,7 +62,7 @@ def demo(
             processes.wait_for(f"http://127.0.0.1:{dashboard_port}/", "dashboard")
             console.print(f"dashboard  http://127.0.0.1:{dashboard_port}   (open it: the run appears when GRPO begins)")
         client = Client(server_url)
-        taught = _teach(console, seed)
+        taught = _teach(console, seed, TEACH_STEPS if compare else teach.STEPS)
         arms = (PLAIN, THERMOSTAT) if compare else (PLAIN,)
         results = [_train(console, client, taught, arm, data, steps, seed) for arm in arms]
         outcome = _outcome(client, results[0]) if not compare else _comparison(client, taught, arms, results, seed)
@@ -105,14 +106,16 @@ class _Taught:
     before: "Evaluation"
 
 
-def _teach(console: "Console", seed: int) -> _Taught:
+def _teach(console: "Console", seed: int, steps: int) -> _Taught:
     from entrostat.lab.many_answers import evaluate, task, teach
 
     tokenizer = task.make_tokenizer()
     model = teach.make_model(tokenizer, seed=seed)
     with _progress(console) as progress:
-        teaching = progress.add_task("teaching (supervised)", total=teach.STEPS)
-        teach.teach(model, tokenizer, seed=seed, on_progress=lambda step, _: progress.update(teaching, completed=step))
+        teaching = progress.add_task("teaching (supervised)", total=steps)
+        teach.teach(
+            model, tokenizer, seed=seed, steps=steps, on_progress=lambda n, _: progress.update(teaching, completed=n)
+        )
     return _Taught(model, tokenizer, evaluate.evaluate(model, tokenizer, seed=seed))
 
 

@@ -70,7 +70,7 @@ def run(
     for seed in seeds:
         tokenizer = task.make_tokenizer()
         taught = teach.make_model(tokenizer, seed)
-        teach.teach(taught, tokenizer, seed=seed)
+        teach.teach(taught, tokenizer, seed=seed, steps=all_arms.TEACH_STEPS)
         add(Row("taught", seed, "", evaluate.evaluate(taught, tokenizer, seed=seed)))
         for arm in arms:
             name = f"{arm.name}-{seed}-{secrets.token_hex(3)}"
