@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 TEACH_STEPS = 1200
 """Twice the demo's: a model that is still learning to add has no accuracy to spare for variety (README)."""
 HELD_AT, BAND = 0.45, 0.05
-"""Nats. The taught models have 1.05, GRPO alone ends below 0.2; always right with the first number drawn evenly would be
-ln 35 over five tokens, 0.7."""
+"""Nats. The taught models have 1.05, GRPO alone ends below 0.2; always right, with the first number drawn evenly, would
+be ln 35 over five tokens, 0.7."""
 EVALUATE_EVERY = 25
 
 
