@@ -79,7 +79,7 @@ class Store:
         with self._lock:
             self._streams[stream_id] = stream
         self._touch(stream.run_id)
-        self._thresholds.look_at(stream.run_id)  # after a restart nothing is known until somebody asks
+        self._thresholds.look_at(stream.run_id, anew=True)
         known = self.thresholds(stream.run_id)
         is_superseded = known is not None and opening.resume_step is not None and known.step > opening.resume_step
         return StreamOpened(

@@ -82,7 +82,7 @@ def threshold(
     at = min(int(np.searchsorted(reached, wanted)), order.size - 1)  # all that may be chosen may be fewer
     count = int(counts[order[at]])
     part = min(1.0, (wanted - (int(reached[at]) - count)) / count)
-    low = _lower_edge(int(bins[order[at]]), bins)
+    low = _lower_edge(int(bins[order[at]]), has_negative=bool((totals < 0).any()))
     mean = float(totals[order[at]]) / count
     # A sum of equal scores may be rounded to above them, and the trainer compares in float32.
     mean = max(low, mean - _ROUNDING * abs(mean))
@@ -92,10 +92,10 @@ def threshold(
 _ROUNDING = 1e-6
 
 
-def _lower_edge(index: int, bins: np.ndarray) -> float:
+def _lower_edge(index: int, has_negative: bool) -> float:
     """Of the bin's values, which for the middle one reaches below 0 where there are negative scores."""
     if index == 0:
-        return -(2.0**LOW) if (bins < 0).any() else 0.0
+        return -(2.0**LOW) if has_negative else 0.0
     return max(edges_of(index)[0], LOWEST)
 
 
@@ -110,11 +110,20 @@ def _share(i: ActiveIntervention) -> float:
     return float(i.params.get(name, default))  # type: ignore[arg-type]
 
 
-def of_run(cursor: duckdb.DuckDBPyConnection, run_id: str, wanted: dict[str, float]) -> Thresholds | None:
-    """The thresholds of the run's last complete step; None where there is no such step. Raises NotFound.
+def of_run(
+    cursor: duckdb.DuckDBPyConnection, run_id: str, wanted: dict[str, float], known_step: int | None = None
+) -> Thresholds | None:
+    """The thresholds of the run's last complete step.
 
     Args:
         wanted: as ``shares`` gives them.
+        known_step: the step whose thresholds the caller has.
+
+    Returns:
+        None where there is no such step, or where it is ``known_step``.
+
+    Raises:
+        NotFound: no such run.
     """
     key = key_of(cursor, run_id)
     newest = last_step(cursor, key)
@@ -125,22 +134,37 @@ def of_run(cursor: duckdb.DuckDBPyConnection, run_id: str, wanted: dict[str, flo
         [run_id, newest - STEPS_LOOKED_AT, newest],
     ).fetchall()
     step = found[0][0]
-    if step is None:
+    if step is None or step == known_step:
         return None
-    values = {name: _value(cursor, key, step, SCORES[name], share) for name, share in wanted.items()}
-    return Thresholds(step=step, values={name: value for name, value in values.items() if value is not None})
+    histograms = _histograms(cursor, key, step)
+    values = {
+        name: threshold(*histograms[SCORES[name].histogram], share, SCORES[name].is_positive)
+        for name, share in wanted.items()
+        if SCORES[name].histogram in histograms
+    }
+    return Thresholds(step=step, values={name: _allowed(name, v) for name, v in values.items() if v is not None})
 
 
-def _value(cursor: duckdb.DuckDBPyConnection, key: int, step: int, score: Score, share: float) -> float | None:
+def _allowed(name: str, value: float) -> float:
+    """``value`` within the catalogue's bounds: an entropy that rounding made negative is no reason to be refused."""
+    bounds = next(p.bounds for p in BY_NAME[name].params if p.name == "threshold")
+    return min(max(value, bounds["ge"]), bounds["le"])
+
+
+def _histograms(
+    cursor: duckdb.DuckDBPyConnection, key: int, step: int
+) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Name -> bins, counts and totals of a step, the ranks' added up."""
     rows = cursor.execute(
-        f"select t.bin, sum(t.count)::bigint, sum(t.total) from raw.histogram_part t {JOIN} where {VALID} "
-        "and t.run = ? and t.step = ? and t.name = ? group by t.bin",
-        [key, step, score.histogram],
+        f"select t.name, t.bin, sum(t.count)::bigint, sum(t.total) from raw.histogram_part t {JOIN} where {VALID} "
+        "and t.run = ? and t.step = ? group by t.name, t.bin",
+        [key, step],
     ).fetchall()
-    if not rows:
-        return None
-    bins, counts, totals = zip(*rows, strict=True)
-    return threshold(np.array(bins, np.int64), np.array(counts, np.int64), np.array(totals), share, score.is_positive)
+    found = {}
+    for name in {row[0] for row in rows}:
+        bins, counts, totals = zip(*(row[1:] for row in rows if row[0] == name), strict=True)
+        found[name] = (np.array(bins, np.int64), np.array(counts, np.int64), np.array(totals, np.float64))
+    return found
 
 
 class ThresholdKeeper:
@@ -156,7 +180,8 @@ class ThresholdKeeper:
     def __init__(self, database: Database, desired: Callable[[str], DesiredState]) -> None:
         self._database, self._desired = database, desired
         self._held: dict[str, Thresholds] = {}
-        self._waiting: set[str] = set()
+        self._made_for: dict[str, tuple[int, dict[str, float]]] = {}
+        self._waiting: dict[str, bool] = {}
         self._changed = threading.Condition()
         self._is_closing = False
         self._thread = threading.Thread(target=self._work, name="entrostat-thresholds", daemon=True)
@@ -166,12 +191,16 @@ class ThresholdKeeper:
         """The newest that are known; None where none are asked for, or no step is complete yet."""
         return self._held.get(run_id)
 
-    def look_at(self, run_id: str) -> None:
-        """Something was committed, or is wanted, in the run. Returns at once."""
+    def look_at(self, run_id: str, anew: bool = False) -> None:
+        """Something was committed, or is wanted, in the run. Returns at once.
+
+        Args:
+            anew: a session may have superseded the step that was looked at.
+        """
         if not shares(self._desired(run_id)) and run_id not in self._held:
             return
         with self._changed:
-            self._waiting.add(run_id)
+            self._waiting[run_id] = anew or self._waiting.get(run_id, False)
             self._changed.notify()
 
     def close(self) -> None:
@@ -188,20 +217,23 @@ class ThresholdKeeper:
                     self._changed.wait()
                 if self._is_closing:
                     return
-                run_id = self._waiting.pop()
+                run_id, anew = self._waiting.popitem()
             try:
-                self._make(run_id)
+                self._make(run_id, anew)
             except Exception:  # noqa: BLE001 - the thread must live on; the last thresholds stay
                 _log.exception("thresholds of run %r", run_id)
 
-    def _make(self, run_id: str) -> None:
+    def _make(self, run_id: str, anew: bool) -> None:
         wanted = shares(self._desired(run_id))
+        step, made_for = self._made_for.get(run_id, (None, None))
+        is_known = made_for == wanted and not anew
         try:
             with self._database.reading() as cursor:
-                made = of_run(cursor, run_id, wanted)
+                made = of_run(cursor, run_id, wanted, step if is_known else None)
         except NotFound:  # deleted in the meantime
-            made = None
-        if made is None:
+            made, is_known = None, False
+        if made is not None:
+            self._held[run_id], self._made_for[run_id] = made, (made.step, wanted)
+        elif not is_known:
             self._held.pop(run_id, None)
-        else:
-            self._held[run_id] = made
+            self._made_for.pop(run_id, None)

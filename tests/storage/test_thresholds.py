@@ -65,8 +65,8 @@ def test_it_is_the_exact_score_up_to_its_bin_and_chooses_as_many_up_to_the_token
         if index == 0:  # the middle bin holds the zeros and is not entered: what lies above it, and no more
             assert np.array_equal(chosen, bin_of(values) > 0)
             return
-    low, high = edges_of(index)
-    assert (-EPS if index == 0 else max(low, -1e6)) <= found <= high
+    low, high = (-EPS, EPS) if index == 0 else edges_of(index)
+    assert max(low, -1e6) <= found <= high
     # A score on the edge between two negative bins belongs to the lower one.
     assert abs(int(chosen.sum()) - k) < int(is_in_bin.sum()) + int((values == low).sum()) + 1
 
@@ -176,6 +176,18 @@ def test_what_was_superseded_does_not_count(store, produce):
     produce(session=2, resume_step=1)
 
     assert made(store, {"scope": 0.5}).step == 1
+
+
+def test_rounding_makes_no_threshold_that_the_trainer_would_refuse(store, produce):
+    send(produce(), 1, [-1e-9] * 5, name="entropy")
+
+    assert made(store, {"forking_tokens": 0.2}).values == {"forking_tokens": 0.0}
+
+
+def test_a_step_that_is_known_is_not_looked_at_again(store, produce):
+    send(produce(), 1, [0.1])
+
+    assert store.write(lambda cursor: of_run(cursor, "r", {"scope": 0.5}, known_step=1)) is None
 
 
 def test_a_score_that_was_not_sent_has_no_threshold(store, produce):
