@@ -52,6 +52,7 @@ class Controller:
         broken: what raised in this process, and why; it is not put up again.
         version: of the desired state that is in force.
         is_lost: the server is silent.
+        by_step: those whose tokens are chosen over the whole last step, by a threshold that the server handed down.
     """
 
     permissions: Permissions
@@ -62,6 +63,7 @@ class Controller:
     broken: dict[str, str] = field(default_factory=dict)
     version: int = 0
     is_lost: bool = False
+    by_step: set[str] = field(default_factory=set)
 
     def at_boundary(self, step: int, intent: Intent) -> None:
         """Put up what is wanted for the step that begins.
@@ -83,6 +85,7 @@ class Controller:
             wanted = {name: i for name, i in self.in_force.items() if name in wanted}
             self.board.put({name: self._params(i, intent.thresholds) for name, i in wanted.items()})
         self._tell(step, wanted, intent)
+        self._tell_selection(step, wanted, intent)
         self.in_force, self.version = wanted, intent.desired.version
 
     def _wanted(self, step: int, intent: Intent) -> dict[str, ActiveIntervention]:
@@ -167,14 +170,26 @@ class Controller:
                 continue
             kind, verb = ("intervention_on", "is on") if before is None else ("intervention_changed", "was changed")
             detail = {**_said(i), "in_force": self.board.active[name], "version": intent.desired.version}
-            if i.selection == "step":
-                detail["has_threshold"] = "threshold" in self.board.active[name]
             self.say(kind, f"{name} {verb}, by {i.by.partition(':')[2]}: {i.because}", step, detail)
         for name, i in self.in_force.items():
             if name not in wanted:
                 why = self._why_off(step, i, intent)
                 detail = {**_said(i), "version": intent.desired.version, "why": why}
                 self.say("intervention_off", f"{name} is off: {why}", step, detail)
+
+    def _tell_selection(self, step: int, wanted: Mapping[str, ActiveIntervention], intent: Intent) -> None:
+        """Once for each change: whether tokens are chosen over the whole last step, or in each micro-batch."""
+        by_step = {n for n, i in wanted.items() if i.selection == "step" and "threshold" in self.board.active[n]}
+        for name in sorted(by_step - self.by_step):
+            threshold = self.board.active[name]["threshold"]
+            message = f"{name} takes the tokens of the whole step from now on: those that score {threshold:.4g} or more"
+            of_step = intent.thresholds.step if intent.thresholds else None
+            self.say("selection", message, step, {"name": name, "selection": "step", "of_step": of_step})
+        for name in sorted(self.by_step - by_step):
+            if name in wanted:
+                message = f"{name} takes the tokens of each micro-batch from now on"
+                self.say("selection", message, step, {"name": name, "selection": "batch"})
+        self.by_step = by_step
 
     def _why_off(self, step: int, i: ActiveIntervention, intent: Intent) -> str:
         if intent.is_lost and self.permissions.on_lost == "revert":

@@ -136,7 +136,12 @@ def test_thresholds_of_the_last_step_take_the_place_of_a_share_of_the_batch():
     assert room.step(1, wanted) == {"scope": {"q": 0.1}}
     heard = Thresholds(step=1, values={"scope": 0.02})
     assert room.step(2, wanted, thresholds=heard) == {"scope": {"q": 0.1, "threshold": 0.02}}
-    assert room.step(3, item("scope", q=0.1), thresholds=heard) == {"scope": {"q": 0.1}}
+    assert room.step(3, wanted, thresholds=heard.model_copy(update={"values": {"scope": 0.03}})) != {}
+    assert room.step(4, item("scope", q=0.1), thresholds=heard) == {"scope": {"q": 0.1}}
+
+    told = [(kind, step) for kind, step, *_ in room.events if kind == "selection"]
+    assert told == [("selection", 2), ("selection", 4)]  # which one is in force, once for each change
+    assert "score 0.02 or more" in next(message for kind, _, _, message in room.events if kind == "selection")
 
 
 def test_what_raised_is_not_put_up_again_in_this_process():
