@@ -1,11 +1,14 @@
 """What may be done to a run: of what the trainer can have, what the user allows."""
 
+import logging
 from collections.abc import Mapping
 
 from entrostat.trainer_adapters.session import Options
 from entrostat.wire.errors import AttachError
 from entrostat.wire.interventions import INTERVENTIONS
-from entrostat.wire.messages import Permissions
+from entrostat.wire.messages import Mode, Permissions
+
+log = logging.getLogger("entrostat")
 
 
 def permissions_of(options: Options, refusals: Mapping[str, str]) -> Permissions:
@@ -21,6 +24,8 @@ def permissions_of(options: Options, refusals: Mapping[str, str]) -> Permissions
     for name in sorted(options.allow or ()):
         if name in refusals:
             raise AttachError(f"allow={name!r}: {refusals[name]}")
+    if options.allow and options.mode == Mode.observe:
+        log.warning("allow=%s has no effect in mode observe: give mode='advise' or mode='act'", sorted(options.allow))
     possible = [i.name for i in INTERVENTIONS if i.name not in refusals]
     return Permissions(
         mode=options.mode,
