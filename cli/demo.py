@@ -3,7 +3,7 @@
 import json
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -47,7 +47,7 @@ def demo(
 
     from entrostat.cli.processes import Processes
     from entrostat.lab.many_answers import teach
-    from entrostat.lab.many_answers.arms import PLAIN, TEACH_STEPS, THERMOSTAT
+    from entrostat.lab.many_answers.arms import PLAIN, SETTINGS, TEACH_STEPS, THERMOSTAT
     from entrostat.wire.client import Client
 
     console = Console(stderr=True, highlight=False)
@@ -64,7 +64,8 @@ def demo(
         client = Client(server_url)
         taught = _teach(console, seed, TEACH_STEPS if compare else teach.STEPS)
         arms = (PLAIN, THERMOSTAT) if compare else (PLAIN,)
-        results = [_train(console, client, taught, arm, data, steps, seed) for arm in arms]
+        settings = SETTINGS if compare else {}
+        results = [_train(console, client, taught, arm, data, steps, seed, settings) for arm in arms]
         outcome = _outcome(client, results[0]) if not compare else _comparison(client, taught, arms, results, seed)
         outcome["database"] = str((data / "entrostat.duckdb").resolve())
         _show(console, taught.before, arms, results)
@@ -120,7 +121,14 @@ def _teach(console: "Console", seed: int, steps: int) -> _Taught:
 
 
 def _train(
-    console: "Console", client: "Client", taught: _Taught, arm: "Arm", data: Path, steps: int, seed: int
+    console: "Console",
+    client: "Client",
+    taught: _Taught,
+    arm: "Arm",
+    data: Path,
+    steps: int,
+    seed: int,
+    settings: Mapping[str, Any],
 ) -> "Result":
     import secrets
     import tempfile
@@ -143,6 +151,7 @@ def _train(
             directory=data / "spool",
             scratch=scratch,
             on_step=lambda step: progress.update(training, completed=step),
+            **settings,
         )
 
 

@@ -137,11 +137,7 @@ class Controller:
             return str(error)
         if i.name not in p.allow:
             return f"not allowed in this run, which allows {', '.join(sorted(p.allow)) or 'nothing'}"
-        for name, value in params.items():
-            low, high = p.bounds.get(f"{i.name}.{name}", (-float("inf"), float("inf")))
-            if isinstance(value, int | float) and not low <= value <= high:
-                return f"{i.name}.{name}={value:g} is outside the user's bounds, {low:g} to {high:g}"
-        return None
+        return named(i.name).outside(params, p.bounds)
 
     def _params(self, i: ActiveIntervention, thresholds: Thresholds | None) -> dict[str, Any]:
         params: dict[str, Any] = named(i.name).checked(dict(i.params))

@@ -4,6 +4,8 @@
 """
 
 import functools
+import math
+from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any, Literal
 
@@ -96,6 +98,21 @@ class Intervention(BaseModel):
             raise BadParameter(f"{self.name}.{where}: {first['msg']}; its parameters are {known}") from None
         return model.model_dump(exclude_unset=True)
 
+    def outside(self, params: Mapping[str, Any], bounds: Mapping[str, tuple[float, float]]) -> str | None:
+        """Which parameter is outside the user's own bounds, as a sentence; None where none is.
+
+        Args:
+            params: those given. The others take their defaults, which must be inside too.
+            bounds: ``intervention.parameter`` -> lowest and highest value.
+        """
+        for name, value in ({p.name: p.default for p in self.params} | dict(params)).items():
+            low, high = bounds.get(f"{self.name}.{name}", (-math.inf, math.inf))
+            if isinstance(value, int | float) and not low <= value <= high:
+                whose = "" if name in params else " (its default)"
+                said = f"{self.name}.{name}={value:g}{whose}"
+                return f"{said} is outside what the user of this run allows, {low:g} to {high:g}"
+        return None
+
 
 def _param(name: str, schema: dict[str, Any]) -> Param:
     kinds = schema.get("anyOf", [schema])
@@ -145,3 +162,12 @@ def named(name: str) -> Intervention:
     if name not in BY_NAME:
         raise BadParameter(f"unknown intervention {name!r}: there are {', '.join(sorted(BY_NAME))}")
     return BY_NAME[name]
+
+
+def exclusion(one: str, other: str) -> str | None:
+    """Why two interventions cannot be on together; None where they can, or where one is of a newer entrostat."""
+    for first, second in ((one, other), (other, one)):
+        known = BY_NAME.get(first)
+        if known is not None and second in known.excludes:
+            return known.excludes[second]
+    return None

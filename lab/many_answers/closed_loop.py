@@ -86,6 +86,7 @@ def run(
                     directory=directory,
                     scratch=scratch,
                     evaluate_every=0,
+                    **all_arms.SETTINGS,
                 )
             add(Row(arm.name, seed, result.run_id, result.after))
     return rows

@@ -3,11 +3,9 @@
 The trainer's controller asks the same questions again; here they are asked so that a person hears the answer at once.
 """
 
-from typing import Any
-
 from entrostat.server.http_errors import HttpError
 from entrostat.wire.errors import BadParameter, Conflict
-from entrostat.wire.interventions import BY_NAME, Intervention, named
+from entrostat.wire.interventions import BY_NAME, Intervention, exclusion, named
 from entrostat.wire.messages import ActiveIntervention, DesiredState, Mode, Permissions
 
 
@@ -30,21 +28,17 @@ def checked(wanted: ActiveIntervention, permissions: Permissions, last_step: int
             f"until_step={wanted.until_step} has passed: the run is at step {last_step}; give a later one, or none"
         )
     _check_allowed(wanted.name, permissions)
-    _check_bounds(known, params, permissions)
+    if (reason := known.outside(params, permissions.bounds)) is not None:
+        raise BadParameter(reason)
     return wanted.model_copy(update={"params": {name: value for name, value in params.items() if value is not None}})
 
 
 def check_company(name: str, state: DesiredState) -> None:
     """Raises Conflict where ``name`` cannot be combined with something that is on."""
     for other in (i.name for i in state.interventions if i.name != name):
-        reason = _exclusion(name, other) or _exclusion(other, name)
+        reason = exclusion(name, other)
         if reason is not None:
             raise Conflict(f"{name} cannot be combined with {other}, which is on: {reason}. Switch {other} off first")
-
-
-def _exclusion(one: str, other: str) -> str | None:
-    known = BY_NAME.get(one)  # one of a newer entrostat may stand in the database
-    return known.excludes.get(other) if known else None
 
 
 def _check_selection(wanted: ActiveIntervention, known: Intervention) -> None:
@@ -78,18 +72,3 @@ def _check_allowed(name: str, permissions: Permissions) -> None:
             "not_allowed",
             f"this run does not allow {name}: it allows {allowed}; attach with allow=[..., '{name}']",
         )
-
-
-def _check_bounds(known: Intervention, params: dict[str, Any], permissions: Permissions) -> None:
-    # Defaults too: a bound that a default steps over would not be one.
-    in_force = {p.name: p.default for p in known.params} | params
-    for name, value in in_force.items():
-        bound = permissions.bounds.get(f"{known.name}.{name}")
-        if bound is None or not isinstance(value, int | float):
-            continue
-        low, high = bound
-        if not low <= value <= high:
-            whose = "" if name in params else " (its default)"
-            raise BadParameter(
-                f"{known.name}.{name}={value:g}{whose} is outside what the user of this run allows, {low:g} to {high:g}"
-            )

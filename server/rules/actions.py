@@ -8,7 +8,7 @@ from typing import Any, Literal
 from entrostat.server.rules.person import is_approved
 from entrostat.server.rules.state import Outcome
 from entrostat.wire import intent
-from entrostat.wire.interventions import BY_NAME
+from entrostat.wire.interventions import BY_NAME, exclusion
 from entrostat.wire.messages import ActiveIntervention, DesiredState, Mode, Permissions, Proposal
 from entrostat.wire.rules.rule import AnyRule
 
@@ -113,25 +113,15 @@ def hindrance(wanted: ActiveIntervention, control: Control) -> str | None:
     permissions, desired = control.permissions, control.desired
     if wanted.name not in permissions.allow:
         return f"the run does not allow {wanted.name}"
-    for param, value in wanted.params.items():
-        low, high = permissions.bounds.get(f"{wanted.name}.{param}", (None, None))
-        if low is not None and high is not None and not (isinstance(value, int | float) and low <= value <= high):
-            return f"the run allows {wanted.name}.{param} from {low:g} to {high:g}, not {value}"
+    known = BY_NAME.get(wanted.name)  # one of a newer entrostat may stand in the database
+    if known is not None and (reason := known.outside(wanted.params, permissions.bounds)) is not None:
+        return reason
     held = intent.on(desired, wanted.name)
     if held is not None and held.by != wanted.by:
         return f"{wanted.name} was switched on by {held.by.partition(':')[2]}"
     for other in desired.interventions:
-        if (why := excluded(wanted.name, other.name)) is not None:
+        if (why := exclusion(wanted.name, other.name)) is not None:
             return f"{other.name} is on: {why}"
-    return None
-
-
-def excluded(one: str, other: str) -> str | None:
-    """Why two interventions cannot be on together; None where they can."""
-    for first, second in ((one, other), (other, one)):
-        known = BY_NAME.get(first)  # one of a newer entrostat may stand in the database
-        if known is not None and second in known.excludes:
-            return known.excludes[second]
     return None
 
 

@@ -68,7 +68,7 @@ def test_advise_applies_what_a_person_wants_and_refuses_what_a_rule_wants():
     ("wanted", "reason"),
     [
         (item("casp"), "not allowed in this run, which allows clip_cov, clip_higher"),
-        (item("kl_cov", beta=3.0), "outside the user's bounds, 0 to 2"),
+        (item("kl_cov", beta=3.0), "outside what the user of this run allows, 0 to 2"),
         (item("kl_cov", beta=1e9), "kl_cov.beta: Input should be less than or equal to 100"),
         (item("kl_cov", gamma=1.0), "its parameters are k, beta"),
         (item("warp_drive"), "unknown intervention"),

@@ -5,7 +5,7 @@ from pydantic import ValidationError
 
 from entrostat.interventions.methods import CATALOGUE
 from entrostat.wire.errors import BadParameter
-from entrostat.wire.interventions import BY_NAME, INTERVENTIONS, named
+from entrostat.wire.interventions import BY_NAME, INTERVENTIONS, exclusion, named
 
 
 @pytest.mark.parametrize("method", CATALOGUE, ids=lambda m: m.name)
@@ -45,3 +45,18 @@ def test_every_one_says_what_it_does_and_allows():
     for i in INTERVENTIONS:
         assert i.meaning, i.name
         assert all(p.meaning and p.allowed for p in i.params), i.name
+
+
+def test_the_users_bounds_hold_for_defaults_too():
+    bounds = {"kl_cov.beta": (0.0, 0.5)}
+
+    assert named("kl_cov").outside({"beta": 0.2}, bounds) is None
+    assert "kl_cov.beta=2 is outside what the user of this run allows, 0 to 0.5" in named("kl_cov").outside(
+        {"beta": 2.0}, bounds
+    )
+    assert "kl_cov.beta=1 (its default)" in named("kl_cov").outside({}, bounds)
+
+
+def test_an_exclusion_holds_both_ways():
+    assert exclusion("kl_cov", "clip_cov") == exclusion("clip_cov", "kl_cov") is not None
+    assert exclusion("kl_cov", "warp_drive") is None

@@ -129,7 +129,7 @@ def test_a_rule_does_what_it_and_the_run_both_allow(rule_mode, run_mode):
     ("permissions", "said"),
     [
         ({"allow": ["kl_cov"]}, "the run does not allow scope"),
-        ({"bounds": {"scope.lam": (0.2, 1.0)}}, "the run allows scope.lam from 0.2 to 1, not 0.1"),
+        ({"bounds": {"scope.lam": (0.2, 1.0)}}, "scope.lam=0.1 is outside what the user of this run allows, 0.2 to 1"),
     ],
 )
 def test_what_the_run_does_not_allow_is_only_told(permissions, said):
