@@ -16,6 +16,9 @@ class ClipCovParams(Params):
     r: float = Field(0.0002, gt=0.0, le=1.0, description="Share of the valid tokens that are left out, at least one.")
     w_low: float = Field(1.0, ge=-1e6, le=1e6, description="Covariance above which a token may be left out.")
     w_high: float = Field(5.0, ge=-1e6, le=1e6, description="Covariance below which a token may be left out.")
+    threshold: float | None = Field(
+        None, ge=0.0, le=1.0, description="Draw from which a token of the band is left out, in place of a share."
+    )
     seed: int = Field(0, ge=0, le=2**31 - 1, description="Of the random choice.")
 
     @model_validator(mode="after")
@@ -28,6 +31,8 @@ class ClipCovParams(Params):
 def clip_cov(params: ClipCovParams) -> Transform:
     """Detaches a random ``r`` of the tokens whose covariance lies between the bounds and that are not clipped anyway.
 
+    Every token draws from [0, 1); those of the band with the highest draws are left out, or those that reach
+    ``threshold``: small batches of one step then leave out as many as the step should, not at least one each.
     The state is the number of batches so far: it moves the random choice on.
 
     Example:
@@ -45,7 +50,7 @@ def clip_cov(params: ClipCovParams) -> Transform:
         eligible = valid & (score > params.w_low) & (score < params.w_high) & ~is_clipped
         generator = torch.Generator(device=score.device).manual_seed(params.seed + batch)
         draw = torch.rand(score.shape, generator=generator, device=score.device)
-        left_out = top_share(draw, eligible, params.r, of=valid).as_mask(valid)
+        left_out = top_share(draw, eligible, params.r, of=valid, threshold=params.threshold).as_mask(valid)
         changed = tokens.with_(weight=torch.where(left_out, 0.0, tokens.weight))
         return changed.counting(clip_cov_tokens=left_out.sum()), batch + 1
 

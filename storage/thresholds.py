@@ -38,16 +38,19 @@ class Score:
         histogram: of the score over all valid tokens.
         share: the method's parameter that says how many.
         is_positive: only tokens with a score above 0 may be chosen (the share still counts them all).
+        band: the parameters between which the score has to lie, for a method that draws its tokens from there.
     """
 
     histogram: str
     share: str
     is_positive: bool = False
+    band: tuple[str, str] | None = None
 
 
 SCORES = {
     "scope": Score("scope_score", "q", is_positive=True),
     "kl_cov": Score("cov_token", "k"),
+    "clip_cov": Score("cov_token", "r", band=("w_low", "w_high")),
     "forking_tokens": Score("entropy", "share"),
 }
 """Intervention -> its score. Those, and only those, whose tokens can be chosen over a whole step."""
@@ -89,6 +92,38 @@ def threshold(
     return mean if part <= 0.5 else low + (mean - low) * 2 * (1 - part)
 
 
+def draw_threshold(bins: np.ndarray, counts: np.ndarray, share: float, low: float, high: float) -> float | None:
+    """The draw from [0, 1) from which on a token of the band is taken, for ``share`` of all counted tokens.
+
+    What an end of the band cuts off a bin is read as if the bin were evenly filled.
+
+    Args:
+        bins: [K] int, ``wire/bins.py``.
+        counts: [K] int, tokens in each.
+        share: of all tokens.
+        low: lower end of the band.
+        high: upper end.
+
+    Returns:
+        None where there is no token; 0 where the band holds fewer than are wanted.
+    """
+    num_tokens = int(counts.sum())
+    if num_tokens == 0:
+        return None
+    inside = sum(int(count) * _part_inside(int(index), low, high) for index, count in zip(bins, counts, strict=True))
+    wanted = share * num_tokens
+    return 0.0 if inside <= wanted else 1.0 - wanted / inside
+
+
+def _part_inside(index: int, low: float, high: float) -> float:
+    """How much of a bin's width lies between ``low`` and ``high``."""
+    start, end = edges_of(index)
+    if index == 0:
+        start, end = -(2.0**LOW), 2.0**LOW
+    start, end = max(start, LOWEST), min(end, -LOWEST)
+    return max(0.0, min(end, high) - max(start, low)) / (end - start)
+
+
 _ROUNDING = 1e-6
 
 
@@ -99,19 +134,23 @@ def _lower_edge(index: int, has_negative: bool) -> float:
     return max(edges_of(index)[0], LOWEST)
 
 
-def shares(desired: DesiredState) -> dict[str, float]:
-    """Intervention -> the share asked for, of those that are to choose over a whole step."""
-    return {i.name: _share(i) for i in desired.interventions if i.selection == "step" and i.name in SCORES}
+Asked = tuple[float, ...]
+"""The share, and the ends of the band where there is one."""
 
 
-def _share(i: ActiveIntervention) -> float:
-    name = SCORES[i.name].share
-    default = next(p.default for p in BY_NAME[i.name].params if p.name == name)
-    return float(i.params.get(name, default))  # type: ignore[arg-type]
+def shares(desired: DesiredState) -> dict[str, Asked]:
+    """Intervention -> what is asked for, of those that are to choose over a whole step."""
+    return {i.name: _asked(i) for i in desired.interventions if i.selection == "step" and i.name in SCORES}
+
+
+def _asked(i: ActiveIntervention) -> Asked:
+    score = SCORES[i.name]
+    defaults = {p.name: p.default for p in BY_NAME[i.name].params}
+    return tuple(float(i.params.get(name, defaults[name])) for name in (score.share, *(score.band or ())))  # type: ignore[arg-type]
 
 
 def of_run(
-    cursor: duckdb.DuckDBPyConnection, run_id: str, wanted: dict[str, float], known_step: int | None = None
+    cursor: duckdb.DuckDBPyConnection, run_id: str, wanted: dict[str, Asked], known_step: int | None = None
 ) -> Thresholds | None:
     """The thresholds of the run's last complete step.
 
@@ -138,11 +177,17 @@ def of_run(
         return None
     histograms = _histograms(cursor, key, step)
     values = {
-        name: threshold(*histograms[SCORES[name].histogram], share, SCORES[name].is_positive)
-        for name, share in wanted.items()
+        name: _value(SCORES[name], *histograms[SCORES[name].histogram], asked)
+        for name, asked in wanted.items()
         if SCORES[name].histogram in histograms
     }
     return Thresholds(step=step, values={name: _allowed(name, v) for name, v in values.items() if v is not None})
+
+
+def _value(score: Score, bins: np.ndarray, counts: np.ndarray, totals: np.ndarray, asked: Asked) -> float | None:
+    if score.band is not None:
+        return draw_threshold(bins, counts, *asked)
+    return threshold(bins, counts, totals, asked[0], score.is_positive)
 
 
 def _allowed(name: str, value: float) -> float:
@@ -180,7 +225,7 @@ class ThresholdKeeper:
     def __init__(self, database: Database, desired: Callable[[str], DesiredState]) -> None:
         self._database, self._desired = database, desired
         self._held: dict[str, Thresholds] = {}
-        self._made_for: dict[str, tuple[int, dict[str, float]]] = {}
+        self._made_for: dict[str, tuple[int, dict[str, Asked]]] = {}
         self._waiting: dict[str, bool] = {}
         self._changed = threading.Condition()
         self._is_closing = False

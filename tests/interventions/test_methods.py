@@ -407,3 +407,17 @@ def test_rewards_from_the_policy_itself():
     assert rewards.self_certainty(values, mask).tolist() == [1.5, 4.0]
     assert rewards.token_entropy(values, mask).tolist() == [-1.5, -4.0]
     assert rewards.trajectory_entropy(values, mask, max_length=4).tolist() == [-0.75, -1.0]
+
+
+def test_clip_cov_by_threshold_leaves_out_what_reaches_it_and_nothing_else():
+    batch = Batch(3).forward()
+    whole = dict(w_low=-50.0, w_high=50.0, seed=4)
+
+    none = batch.loss({"clip_cov": {**whole, "threshold": 1.0}})
+    half = batch.loss({"clip_cov": {**whole, "threshold": 0.5}})
+    every = batch.loss({"clip_cov": {**whole, "threshold": 0.0}})
+
+    plain, valid = batch.loss({}), int(batch.mask.sum())
+    assert float(none.loss) == float(plain.loss)  # small batches need not leave out at least one
+    assert int(none.counts["clip_cov_tokens"]) == 0
+    assert 0 < int(half.counts["clip_cov_tokens"]) < int(every.counts["clip_cov_tokens"]) <= valid

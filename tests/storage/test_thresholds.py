@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from entrostat.storage.thresholds import SCORES, of_run, shares, threshold
+from entrostat.storage.thresholds import SCORES, draw_threshold, of_run, shares, threshold
 from entrostat.wire.bins import LOW, bin_of, edges_of, histogram_of
 from entrostat.wire.interventions import BY_NAME, INTERVENTIONS
 from entrostat.wire.messages import ActiveIntervention, DesiredState
@@ -129,10 +129,29 @@ def test_only_what_is_to_choose_over_the_step_gets_one():
             ActiveIntervention(name="scope", params={"q": 0.1}, because="b", selection="step"),
             ActiveIntervention(name="kl_cov", because="b", selection="step"),
             ActiveIntervention(name="forking_tokens", because="b"),
+            ActiveIntervention(name="clip_cov", params={"w_high": 3.0}, because="b", selection="step"),
         ]
     )
 
-    assert shares(state) == {"scope": 0.1, "kl_cov": 0.002}
+    assert shares(state) == {"scope": (0.1,), "kl_cov": (0.002,), "clip_cov": (0.0002, 1.0, 3.0)}
+
+
+@pytest.mark.parametrize("share", [0.0002, 0.01, 0.2])
+def test_clip_cov_leaves_out_its_share_of_the_step_however_small_the_batches(share):
+    values = np.random.default_rng(0).normal(size=60_000) * 2
+    bins, counts, _ = merged(np.split(values, 4))
+
+    found = draw_threshold(bins, counts, share, 1.0, 5.0)
+
+    in_band = np.mean((values > 1) & (values < 5))
+    assert (1 - found) * in_band == pytest.approx(share, rel=0.02)  # a bin is 4.4 % wide, and cut at the band's ends
+
+
+def test_clip_cov_takes_the_whole_band_where_it_holds_too_few():
+    bins, counts, _ = merged([np.array([0.1] * 99 + [2.0])])
+
+    assert draw_threshold(bins, counts, 0.5, 1.0, 5.0) == 0.0
+    assert draw_threshold(np.array([], int), np.array([], int), 0.5, 1.0, 5.0) is None
 
 
 # In a store ----------------------------------------------------------------------------------------------------------
@@ -158,13 +177,13 @@ def made(store, wanted, run="r"):
 
 def test_it_is_of_the_last_step_that_all_ranks_have_sent(store, produce):
     first, second = (produce(rank=rank, world_size=2) for rank in (0, 1))
-    assert made(store, {"scope": 0.5}) is None
+    assert made(store, {"scope": (0.5,)}) is None
     send(first, 1, [0.1, 0.2])
-    assert made(store, {"scope": 0.5}) is None
+    assert made(store, {"scope": (0.5,)}) is None
     send(second, 1, [0.3, 0.4])
     send(first, 2, [9.0])
 
-    found = made(store, {"scope": 0.5})
+    found = made(store, {"scope": (0.5,)})
     assert found.step == 1
     assert 0.2 < found.values["scope"] <= 0.3  # two of four: those of the second rank
 
@@ -175,25 +194,25 @@ def test_what_was_superseded_does_not_count(store, produce):
     send(producer, 2, [0.2])
     produce(session=2, resume_step=1)
 
-    assert made(store, {"scope": 0.5}).step == 1
+    assert made(store, {"scope": (0.5,)}).step == 1
 
 
 def test_rounding_makes_no_threshold_that_the_trainer_would_refuse(store, produce):
     send(produce(), 1, [-1e-9] * 5, name="entropy")
 
-    assert made(store, {"forking_tokens": 0.2}).values == {"forking_tokens": 0.0}
+    assert made(store, {"forking_tokens": (0.2,)}).values == {"forking_tokens": 0.0}
 
 
 def test_a_step_that_is_known_is_not_looked_at_again(store, produce):
     send(produce(), 1, [0.1])
 
-    assert store.write(lambda cursor: of_run(cursor, "r", {"scope": 0.5}, known_step=1)) is None
+    assert store.write(lambda cursor: of_run(cursor, "r", {"scope": (0.5,)}, known_step=1)) is None
 
 
 def test_a_score_that_was_not_sent_has_no_threshold(store, produce):
     send(produce(), 1, [0.1])
 
-    assert made(store, {"scope": 0.5, "kl_cov": 0.1}).values.keys() == {"scope"}
+    assert made(store, {"scope": (0.5,), "kl_cov": (0.1,)}).values.keys() == {"scope"}
 
 
 def want(store, **params):

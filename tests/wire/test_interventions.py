@@ -38,7 +38,7 @@ def test_an_unknown_intervention_is_refused_with_those_there_are():
 
 
 def test_who_can_choose_tokens_over_the_whole_step():
-    assert {i.name for i in INTERVENTIONS if i.has_threshold} == {"scope", "kl_cov", "forking_tokens"}
+    assert {i.name for i in INTERVENTIONS if i.has_threshold} == {"scope", "kl_cov", "clip_cov", "forking_tokens"}
 
 
 def test_every_one_says_what_it_does_and_allows():
