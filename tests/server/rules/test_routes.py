@@ -22,7 +22,7 @@ FALL = [0.5, 0.5, 0.1, 0.1, 0.1, 0.1, 0.5, 0.5]
 
 @pytest.fixture
 def client(server):
-    """Of the server that all tests share: it holds no rule before and none after, or other tests' runs would be told."""
+    """Of the server that all tests share: no rule before and none after, or other tests' runs would be told."""
     with Client(server.url) as made:
         for rule in made.rules():
             made.delete_rule(rule["name"])
