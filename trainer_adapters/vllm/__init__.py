@@ -1,0 +1,1 @@
+"""vLLM: reading its rollouts, measuring them where they are sampled, DLC there (docs/trainers/vllm.md)."""
