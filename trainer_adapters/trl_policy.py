@@ -14,7 +14,6 @@ TRL's kernel gives beside the two that TRL uses (its log-probs and gradients are
 """
 
 import functools
-import inspect
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +30,7 @@ from entrostat.probe.selected_rows import Head
 from entrostat.probe.text.decode import Texts, texts_of
 from entrostat.probe.token_stats import TokenStats, from_hidden
 from entrostat.trainer_adapters.board import Board
+from entrostat.trainer_adapters.hooks import ATTACH, TRL, check
 from entrostat.trainer_adapters.reference import Reference
 from entrostat.trainer_adapters.sampling.trl_generation import check_generation
 from entrostat.trainer_adapters.session import Session
@@ -41,12 +41,12 @@ from entrostat.wire.messages import Mode
 if TYPE_CHECKING:
     from trl import GRPOTrainer
 
-_TAPPED = {
-    "_calculate_rewards": ["inputs", "prompts", "completions", "completion_ids_list"],
-    "_generate_and_score_completions": ["inputs"],
-    "_compute_loss": ["model", "inputs"],
-    "_get_per_token_logps_and_entropies": ["model", "input_ids", "attention_mask", "logits_to_keep"],
-}
+_TAPPED = (
+    "_calculate_rewards",
+    "_generate_and_score_completions",
+    "_compute_loss",
+    "_get_per_token_logps_and_entropies",
+)
 _HEAD_OUTPUTS = ("log_probs", "entropy", "log_sum_sq_probs", "is_top1")
 _PROMPT, _REWARD, _TRUNCATED = "entrostat_prompt", "entrostat_reward", "entrostat_truncated"
 _IMAGES = (
@@ -83,7 +83,7 @@ class PolicyTap:
         self._generator: torch.Generator | None = None
         self._original_forward: Any = None
         self._hook: torch.utils.hooks.RemovableHandle | None = None
-        check_methods(trainer)
+        check(TRL, [ATTACH], trainer)
 
     # Installing and removing ------------------------------------------------------------------------------------
 
@@ -426,25 +426,6 @@ class PolicyTap:
             eps_low=self.trainer.epsilon_low,
             eps_high=self.trainer.epsilon_high,
         )
-
-
-def check_methods(trainer: object) -> None:
-    """Raise if a method that is tapped is missing or takes other arguments than it did.
-
-    Raises:
-        AttachError: with the installed version and the way out.
-    """
-    for name, arguments in _TAPPED.items():
-        method = getattr(trainer, name, None)
-        found = list(inspect.signature(method).parameters)[: len(arguments)] if callable(method) else None
-        if found != arguments:
-            from importlib.metadata import version
-
-            raise AttachError(
-                f"TRL {version('trl')}: {type(trainer).__name__}.{name} takes {found}, expected {arguments}. This "
-                "version of entrostat knows TRL 1.15 and 1.16: install one of those, update entrostat, or call "
-                "entrostat.Probe in your own loop."
-            )
 
 
 def logit_transform(config: Any) -> tuple[float | None, float | None]:
