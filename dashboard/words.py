@@ -68,6 +68,18 @@ PANELS = (
     Panel("policy", "Clipping", ("clip_fraction_low", "clip_fraction_high"), "clip_fraction_high"),
     Panel("kl", "Approximate KL to the sampling policy", ("approx_kl",), "approx_kl"),
     Panel(
+        "mismatch",
+        "Rollout engine against trainer",
+        ("rollout_kl", "rollout_kl_k3", "rollout_logp_gap"),
+        "rollout_kl_k3",
+    ),
+    Panel(
+        "mismatch_ratio",
+        "Importance ratio, trainer to rollout engine",
+        ("rollout_ratio_mean", "rollout_ratio_out_share", "rollout_prob_gap_max"),
+        "rollout_ratio_mean",
+    ),
+    Panel(
         "spread",
         "Entropy over tokens: quantiles, top 20 %",
         (*(f"entropy_{suffix}" for suffix in QUANTILES), "entropy_top20"),

@@ -16,6 +16,7 @@ _MISSING: dict[Need, str] = {
     "text": "texts were not read: no tokenizer was at hand",
     "prompt texts": "the prompts' tokens were not given",
     "answers": "no answers were read from texts",
+    "rollout log-probs": "the engine that sampled reported no log-probs, or they were not given",
 }
 
 
@@ -43,6 +44,7 @@ def inputs(step: StepData, rollouts: list[Rollout]) -> frozenset[Need]:
         "text": step.reading is not None,
         "prompt texts": step.prompt_ids is not None,
         "answers": step.reading is not None,
+        "rollout log-probs": step.rollout_logp is not None,
     }
     return frozenset(need for need, is_there in has.items() if is_there)
 

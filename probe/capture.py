@@ -31,6 +31,10 @@ class Observed:
         reward: [B].
         truncated: [B] bool.
         prompt_ids: [B, P] tokens of the prompts, padded with anything that decodes to no letter or is negative.
+        rollout_logp: [B, T] log-prob of each token as the engine that sampled it reported, at the sampling
+            temperature, nats; NaN where unknown.
+        old_logp: [B, T] log-prob under the trainer's own policy at the rollout, to hold ``rollout_logp`` against, where
+            ``log_ratio`` is per response; None: it is ``logp - log_ratio``.
     """
 
     logp: Tensor
@@ -46,6 +50,8 @@ class Observed:
     reward: Tensor | None = None
     truncated: Tensor | None = None
     prompt_ids: Tensor | None = None
+    rollout_logp: Tensor | None = None
+    old_logp: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,11 +68,11 @@ class StepData:
     """N valid tokens of B responses. Optional fields are None where the trainer does not have them.
 
     Per token [N]: ``seq`` (index of the response), ``pos``, ``token_id``, ``logp``, ``entropy``, ``advantage``,
-    ``log_ratio``, ``is_top1``, ``sum_p2``, ``hidden_norm``. Per response [B]: ``length`` (valid tokens), ``prompt``,
-    ``reward``, ``response_advantage`` (before shaping: its first token's), ``truncated``, ``response_log_ratio`` (where
-    the trainer's ratio is per response), ``prompt_ids`` ([B] object: an array of ids each, padding included).
-    ``num_invalid``: tokens left out because a value was NaN or infinite. ``reading``: what the texts say, where there
-    is a tokenizer.
+    ``log_ratio``, ``is_top1``, ``sum_p2``, ``hidden_norm``, ``rollout_logp`` (NaN where unknown), ``old_logp``. Per
+    response [B]: ``length`` (valid tokens), ``prompt``, ``reward``, ``response_advantage`` (before shaping: its first
+    token's), ``truncated``, ``response_log_ratio`` (where the trainer's ratio is per response), ``prompt_ids`` ([B]
+    object: an array of ids each, padding included). ``num_invalid``: tokens left out because a value was NaN or
+    infinite. ``reading``: what the texts say, where there is a tokenizer.
     """
 
     seq: Ints
@@ -85,6 +85,8 @@ class StepData:
     is_top1: Bools | None
     sum_p2: Floats | None
     hidden_norm: Floats | None
+    rollout_logp: Floats | None
+    old_logp: Floats | None
     length: Ints
     prompt: Ints | None
     reward: Floats | None
@@ -179,7 +181,7 @@ def _optional(
     raw: dict[str, np.ndarray], valid: np.ndarray, rows: np.ndarray, shape: tuple[int, int]
 ) -> dict[str, np.ndarray]:
     found: dict[str, np.ndarray] = {}
-    for name in ("is_top1", "sum_p2", "hidden_norm"):
+    for name in ("is_top1", "sum_p2", "hidden_norm", "rollout_logp", "old_logp"):
         if name in raw:
             found[name] = raw[name].reshape(-1)[valid]
     for source, token_name, response_name in (

@@ -150,6 +150,7 @@ class Probe:
         rewards: Tensor | None = None,
         truncated: Tensor | None = None,
         prompt_ids: Tensor | None = None,
+        rollout_logps: Tensor | None = None,
         temperature: float = 1.0,
         softcap: float | None = None,
         logit_scale: float | None = None,
@@ -171,6 +172,8 @@ class Probe:
             truncated: [B] bool, cut at the length limit.
             prompt_ids: [B, P] tokens of the prompts, padded with a negative number or anything that is no letter; for
                 ``language_mixing_rate``, and not sent.
+            rollout_logps: [B, T] log-probs that the engine which sampled reported at ``temperature``, NaN where
+                unknown; held against ``old_logps``, the trainer's own of the same policy, or without them the observed.
             temperature: the sampling temperature: signals describe the policy that samples.
             softcap: of the model's head.
             logit_scale: of the model's head.
@@ -179,7 +182,7 @@ class Probe:
         Raises:
             ValueError: neither or both of hidden and logits, or shapes that do not fit.
         """
-        self._check(labels, mask, hidden, head, logits)
+        self._check(labels, mask, hidden, head, logits, rollout_logps)
         ignored = labels.masked_fill(mask == 0, -100).reshape(-1)
         n = self.session.options.candidates
         began = time.perf_counter()
@@ -210,6 +213,7 @@ class Probe:
                 reward=rewards,
                 truncated=truncated,
                 prompt_ids=prompt_ids if self.session.reads_texts else None,
+                rollout_logp=rollout_logps,
             )
             self._record(stats, seen, micro_batches)
         return Seen(stats, mask, advantages, groups)
@@ -349,7 +353,13 @@ class Probe:
         return False
 
     def _check(
-        self, labels: Tensor, mask: Tensor, hidden: Tensor | None, head: Tensor | None, logits: Tensor | None
+        self,
+        labels: Tensor,
+        mask: Tensor,
+        hidden: Tensor | None,
+        head: Tensor | None,
+        logits: Tensor | None,
+        rollout_logps: Tensor | None,
     ) -> None:
         if (logits is None) == (hidden is None) or (hidden is None) != (head is None):
             raise ValueError("give either hidden [B, T, d] with head [V, d], or logits [B, T, V]")
@@ -359,6 +369,11 @@ class Probe:
             raise ValueError(
                 f"labels {tuple(labels.shape)}, mask {tuple(mask.shape)} and hidden or logits {tuple(given.shape)} "
                 "must agree in [B, T]; drop the last position of the hidden states and the first of the labels"
+            )
+        if rollout_logps is not None and rollout_logps.shape != labels.shape:
+            raise ValueError(
+                f"rollout_logps {tuple(rollout_logps.shape)} must be [B, T] like labels {tuple(labels.shape)}; NaN "
+                "where the engine reported none"
             )
 
     def _record(self, stats: TokenStats, seen: Observed, micro_batches: int) -> None:

@@ -331,6 +331,8 @@ class PolicyTap:
             reward=inputs.get(_REWARD),
             truncated=inputs.get(_TRUNCATED),
             prompt_ids=inputs.get("prompt_ids") if self.session.reads_texts else None,
+            rollout_logp=inputs.get("sampling_per_token_logps"),
+            old_logp=inputs.get("old_per_token_logps"),
         )
         budget = options.budget
         if budget is not None:

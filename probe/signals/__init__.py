@@ -3,7 +3,18 @@
 from collections.abc import Callable
 
 from entrostat.probe.definitions import Rollout, Settings
-from entrostat.probe.signals import candidates, covariance, entropy, groups, lengths, perplexity, ratio, scope, text
+from entrostat.probe.signals import (
+    candidates,
+    covariance,
+    entropy,
+    groups,
+    lengths,
+    mismatch,
+    perplexity,
+    ratio,
+    scope,
+    text,
+)
 from entrostat.probe.step import StepData
 from entrostat.wire.mergeable import Part
 from entrostat.wire.signals import BY_NAME
@@ -21,6 +32,7 @@ MAKERS: dict[str, tuple[Family, ...]] = {
     "perplexity": (perplexity.parts,),
     "groups": (groups.advantage_parts,),
     "policy": (ratio.parts,),
+    "mismatch": (mismatch.parts,),
     "length": (lengths.parts,),
     "text": (text.parts,),
     "cost": (lengths.counts,),

@@ -14,7 +14,7 @@ from entrostat.probe.step import gather
 from entrostat.wire.signals import BY_NAME
 
 SETTINGS = Settings(group_size=4)
-INPUTS = {"advantages", "log_ratio", "sum_p2", "hidden_norm", "prompt", "reward", "is_top1"}
+INPUTS = {"advantages", "log_ratio", "sum_p2", "hidden_norm", "prompt", "reward", "is_top1", "rollout_logp"}
 
 
 def micro_without(*names):

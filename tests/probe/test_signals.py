@@ -1,6 +1,7 @@
 """Every signal against its formula in plain loops, whole and however the step is cut into micro-batches."""
 
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -18,7 +19,7 @@ from entrostat.probe.signals.groups import complete_groups, pass_at_k
 from entrostat.probe.step import gather
 from entrostat.probe.text.decode import texts_of
 from entrostat.probe.text.reader import Reader
-from entrostat.wire.signals import BY_NAME, FAMILY_OF
+from entrostat.wire.signals import BY_NAME, FAMILIES, FAMILY_OF
 
 DEFINITIONS = Settings(group_size=4, eps_low=0.2, eps_high=0.28)
 
@@ -63,6 +64,7 @@ FORMULAS = {
     "clip_fraction_high": lambda s: oracle.clip_fraction(s, high=0.28),
     "approx_kl": oracle.approx_kl,
     "ratio_max": oracle.ratio_max,
+    **{s.name: partial(oracle.mismatch, key=s.name) for s in FAMILIES["mismatch"]},
     "num_tokens": lambda s: sum(len(r["logp"]) for r in s),
     "num_responses": len,
     "num_invalid_tokens": lambda s: 0,
@@ -130,7 +132,7 @@ def test_tokens_with_nan_statistics_are_left_out_and_counted():
     micro = captured(step)
     micro.tensors["entropy"][0, 0] = float("nan")
     clean = [dict(r) for r in step]
-    for key in ("logp", "entropy", "A", "old", "top1", "ranks"):
+    for key in ("logp", "entropy", "A", "old", "top1", "ranks", "rollout"):
         clean[0][key] = clean[0][key][1:]
 
     found = signals_of(gather([micro]), [], DEFINITIONS)

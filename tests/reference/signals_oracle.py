@@ -2,7 +2,8 @@
 
 A step is a list of responses; a response is a dict with ``logp``, ``entropy``, ``A`` (one per token), ``old``
 (log-probs of the old policy), ``top1`` (bools), ``ranks`` (per token the candidates' log-probs), ``prompt``,
-``reward``, ``truncated``, ``logps`` (per token the whole vocabulary's), ``sum_p2``, ``norm`` (of the hidden state).
+``reward``, ``truncated``, ``logps`` (per token the whole vocabulary's), ``sum_p2``, ``norm`` (of the hidden state),
+``rollout`` (log-probs that the rollout engine reported, NaN where it did not).
 """
 
 import math
@@ -124,6 +125,25 @@ def approx_kl(step):
 
 def ratio_max(step):
     return max(math.exp(x - old) for r in step for x, old in zip(r["logp"], r["old"]))
+
+
+def mismatch(step, key):
+    """Of the trainer's (``old``) and the rollout engine's log-probs, over tokens whose the engine reported."""
+    gaps, probs = [], []
+    for r in step:
+        for trainer, rollout in zip(r["old"], r["rollout"]):
+            if not math.isnan(rollout):
+                gaps.append(trainer - rollout)
+                probs.append(abs(math.exp(trainer) - math.exp(rollout)))
+    return {
+        "rollout_kl": lambda: _mean(-d for d in gaps),
+        "rollout_kl_k3": lambda: _mean(math.exp(d) - 1 - d for d in gaps),
+        "rollout_ratio_mean": lambda: _mean(math.exp(d) for d in gaps),
+        "rollout_ratio_max": lambda: max(math.exp(d) for d in gaps),
+        "rollout_ratio_out_share": lambda: _mean(float(math.exp(d) < 0.5 or math.exp(d) > 2) for d in gaps),
+        "rollout_logp_gap": lambda: _mean(abs(d) for d in gaps),
+        "rollout_prob_gap_max": lambda: max(probs),
+    }[key]()
 
 
 def support95(logps, kept):

@@ -24,16 +24,27 @@ def random_step(seed, num_prompts=3, group=4, longest=7):
             logp = logps[np.arange(length), ids]
             ordered = -np.sort(-logps, axis=1)
             advantage = float(rng.normal())
+            old = logp + rng.normal(size=length) * 0.3
             step.append({
                 "ids": ids.tolist(), "logits": logits, "logp": logp.tolist(),
                 "entropy": (-(np.exp(logps) * logps).sum(1)).tolist(),
-                "A": [advantage] * length, "old": (logp + rng.normal(size=length) * 0.3).tolist(),
+                "A": [advantage] * length, "old": old.tolist(),
                 "top1": (logps.argmax(1) == ids).tolist(), "ranks": ordered[:, :CANDIDATES].tolist(),
                 "ordered_ids": np.argsort(-logps, axis=1)[:, :CANDIDATES].tolist(), "logps": logps.tolist(),
                 "sum_p2": (np.exp(logps) ** 2).sum(1).tolist(), "norm": rng.uniform(1, 3, size=length).tolist(),
                 "prompt": prompt, "reward": float(rng.integers(0, 2)), "truncated": bool(rng.integers(0, 2)),
             })  # fmt: skip
+    _add_rollout(step, np.random.default_rng([seed, 1]))
     return step
+
+
+def _add_rollout(step, rng):
+    """What the rollout engine reported: a little off the trainer's, a tenth of it unknown."""
+    for response in step:
+        rollout = np.array(response["old"]) + rng.normal(size=len(response["old"])) * 0.5
+        rollout[rng.uniform(size=rollout.size) < 0.1] = np.nan
+        response["rollout"] = rollout.tolist()
+    step[0]["rollout"][0] = step[0]["old"][0] + 0.8  # one is known, and its ratio is below 1/2
 
 
 def _padded(step, key, fill=0.0, dtype=torch.float64):
@@ -60,6 +71,7 @@ def observed(step):
         prompt=torch.tensor([r["prompt"] for r in step]),
         reward=torch.tensor([r["reward"] for r in step], dtype=torch.float64),
         truncated=torch.tensor([r["truncated"] for r in step]),
+        rollout_logp=_padded(step, "rollout", float("nan")),
     )
 
 

@@ -16,6 +16,10 @@ _GENERATION_IS_STEP = (
     "num_iterations = 1, logging_steps = 1, not mask_truncated_completions): TRL counts the responses it generated, "
     "ours those a step trained on."
 )
+_VLLM_RATIO = (
+    "As it goes into the loss: truncated or masked at TRL's bounds, tokens without a log-prob of vLLM count as 1, and "
+    "in the sequence modes one a response. Ours is of the tokens themselves."
+)
 
 TRL = Dialect(
     name="trl",
@@ -53,6 +57,11 @@ TRL = Dialect(
             "mean_token_accuracy",
             "top1_rate",
             "The data's token stands for the sampled one (SFT), over all tokens with a label. " + _UNWEIGHTED,
+        ),
+        Same(
+            "sampling/sampling_logp_difference/mean",
+            "rollout_logp_gap",
+            f"One process (of several TRL logs the plain mean). {_GENERATION_IS_STEP}",
         ),
         Differs(
             "clip_ratio/region_mean",
@@ -114,10 +123,10 @@ TRL = Dialect(
         ),
         Differs(
             "sampling/importance_sampling_ratio/max",
-            "ratio_max",
-            "Of the trainer's probability to vLLM's, after truncation; ours is of the updated policy to the one at "
-            "generation.",
+            "rollout_ratio_max",
+            _VLLM_RATIO,
         ),
+        Differs("sampling/importance_sampling_ratio/mean", "rollout_ratio_mean", _VLLM_RATIO),
         Differs(
             "grad_norm",
             "token_grad_norm",
@@ -137,10 +146,8 @@ TRL = Dialect(
                 "completions/min_terminated_length",
                 "tools/call_frequency",
                 "tools/failure_frequency",
-                "sampling/sampling_logp_difference/mean",
                 "sampling/sampling_logp_difference/max",
                 "sampling/importance_sampling_ratio/min",
-                "sampling/importance_sampling_ratio/mean",
                 # of transformers, at the end of training and in evaluations
                 "train_loss",
                 "total_flos",

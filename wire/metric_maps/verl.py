@@ -13,9 +13,13 @@ _BEFORE = (
     "is one mini-batch, once (ppo_mini_batch_size = train_batch_size, ppo_epochs = 1)."
 )
 _FULL = "No response is empty, and the batch was not filled up with padding rows (each counts as log-prob 0)."
-_TO_ROLLOUT = (
-    "Of the engine that sampled and the trainer's own log-probs of the same weights (the train-inference mismatch); "
-    "ours is of the updates since."
+_NOT_REJECTED = (
+    "No tokens of tools or environments in the responses, and none rejected (rollout_rs): verl counts them before, "
+    "ours is of the tokens that are trained on."
+)
+_AS_WEIGHT = (
+    "As it goes into the loss: cut at rollout_is_threshold, and with rollout_is=sequence one a response. Ours is of "
+    "the tokens themselves."
 )
 _UPDATED_TO_ROLLOUT = (
     "bypass_mode: of the policy as it is updated to the engine that sampled, the plain mean over micro-batches."
@@ -73,11 +77,13 @@ VERL = Dialect(
         ),
         Differs("actor/kl_loss", "approx_kl", f"{_TO_REFERENCE} As the loss adds it up, with kl_loss_type."),
         Differs("actor/reward_kl_penalty", "approx_kl", f"{_TO_REFERENCE} Over a response first, then responses."),
-        Differs("rollout_corr/kl", "approx_kl", f"{_TO_ROLLOUT} The estimate -ln r."),
-        Differs("rollout_corr/k3_kl", "approx_kl", _TO_ROLLOUT),
-        Differs("actor/rollout_corr/kl", "approx_kl", f"{_UPDATED_TO_ROLLOUT} The estimate -ln r."),
-        Differs("actor/rollout_corr/k3_kl", "approx_kl", _UPDATED_TO_ROLLOUT),
-        Differs("actor/rollout_corr/rollout_is_max", "ratio_max", _UPDATED_TO_ROLLOUT),
+        Same("rollout_corr/kl", "rollout_kl", _NOT_REJECTED),
+        Same("rollout_corr/k3_kl", "rollout_kl_k3", _NOT_REJECTED),
+        Same("training/rollout_probs_diff_max", "rollout_prob_gap_max", _NOT_REJECTED),
+        Differs("actor/rollout_corr/kl", "rollout_kl", _UPDATED_TO_ROLLOUT),
+        Differs("actor/rollout_corr/k3_kl", "rollout_kl_k3", _UPDATED_TO_ROLLOUT),
+        Differs("actor/rollout_corr/rollout_is_mean", "rollout_ratio_mean", f"{_UPDATED_TO_ROLLOUT} {_AS_WEIGHT}"),
+        Differs("actor/rollout_corr/rollout_is_max", "rollout_ratio_max", f"{_UPDATED_TO_ROLLOUT} {_AS_WEIGHT}"),
         Differs("actor/rollout_corr/training_ppl", "ppl", "bypass_mode: the plain mean over micro-batches."),
         Differs(
             "actor/rollout_corr/training_log_ppl",
@@ -86,7 +92,8 @@ VERL = Dialect(
         ),
         Differs("actor/rollout_corr/rollout_ppl", "ppl", "By the log-probs of the engine that sampled."),
         Differs("actor/rollout_corr/rollout_log_ppl", "sample_logp", "Minus the log-prob of the engine that sampled."),
-        Differs("rollout_corr/rollout_is_max", "ratio_max", _TO_ROLLOUT),
+        Differs("rollout_corr/rollout_is_mean", "rollout_ratio_mean", _AS_WEIGHT),
+        Differs("rollout_corr/rollout_is_max", "rollout_ratio_max", _AS_WEIGHT),
         Differs("rollout_corr/rollout_ppl", "ppl", "By the log-probs of the engine that sampled."),
         Differs("rollout_corr/rollout_log_ppl", "sample_logp", "Minus the log-prob of the engine that sampled."),
         Differs("critic/score/max", "reward_mean", "The largest of a response; ours is the mean."),
