@@ -22,6 +22,8 @@ class Observed:
         entropy: [B, T] nats.
         mask: [B, T] non-zero on response tokens that are trained on.
         token_ids: [B, T] sampled tokens.
+        document: [B, T] int64, changes along a row where another document begins, each of which is then a response of
+            its own; what is given per response cannot be given then. None: a row is a response.
         advantages: [B] or [B, T], before any shaping; None where the trainer has none.
         log_ratio: [B, T] per token, or [B] where the trainer's ratio is per response; None where there is none.
         is_top1: [B, T] bool; None where it is known only for the rows looked at.
@@ -52,6 +54,7 @@ class Observed:
     prompt_ids: Tensor | None = None
     rollout_logp: Tensor | None = None
     old_logp: Tensor | None = None
+    document: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +97,11 @@ def capture(
         measure_all: measure every row, whatever the budget keeps.
         budget: token rows to keep; None keeps all.
         generator: for the random part of the choice, of the tensors' device.
+
+    Raises:
+        ValueError: rows hold several documents, and something is given one a row.
     """
+    _check_documents(seen)
     valid = seen.mask.reshape(-1) != 0
     tensors = {name: value for name in _FIELDS if (value := getattr(seen, name)) is not None}
     rows, reason = _kept_rows(seen, valid, budget, generator)
@@ -105,6 +112,15 @@ def capture(
         stats = measure(measured)
         tensors |= {f"stats_{name}": getattr(stats, name) for name in _STATS}
     return _to_host(tensors, (int(seen.mask.shape[0]), int(seen.mask.shape[1])), measure_all)
+
+
+def _check_documents(seen: Observed) -> None:
+    if seen.document is None:
+        return
+    per_row = {"prompt", "reward", "truncated", "prompt_ids"}
+    per_row |= {n for n in ("advantages", "log_ratio") if (v := getattr(seen, n)) is not None and v.ndim == 1}
+    if given := sorted(n for n in per_row if getattr(seen, n) is not None):
+        raise ValueError(f"{', '.join(given)}: given one a row, and a row holds several documents")
 
 
 _FIELDS = Observed.__dataclass_fields__

@@ -158,27 +158,44 @@ def _micro_batch(micro: Capture, number: int) -> dict[str, np.ndarray]:
     valid = mask & finite
     # Flat position -> number among the valid tokens, -1 for padding.
     place = np.where(valid, np.cumsum(valid) - 1, -1)
-    rows, columns = np.divmod(np.flatnonzero(valid), micro.shape[1])
+    response, first = _responses(mask.reshape(micro.shape), raw.get("document"))
+    found = np.flatnonzero(valid)
+    rows = response[found]
     part = {
         "seq": rows,
-        "pos": columns - _first_position(raw["mask"] != 0)[rows],
+        "pos": found - first[rows],
         "token_id": raw["token_ids"].reshape(-1)[valid],
         "logp": raw["logp"].reshape(-1)[valid],
         "entropy": raw["entropy"].reshape(-1)[valid],
-        "length": np.bincount(rows, minlength=micro.shape[0]),
+        "length": np.bincount(rows, minlength=first.size),
         "num_invalid": int((mask & ~finite).sum()),
     }
-    part |= _optional(raw, valid, rows, micro.shape)
+    part |= _optional(raw, valid, rows, first)
     return part | _chosen(raw, place, int(valid.sum()), number, micro.measured_all)
 
 
-def _first_position(mask: np.ndarray) -> Ints:
-    """Where each response begins: prompts may be padded on the left, or be part of the row."""
-    return np.where(mask.any(axis=1), mask.argmax(axis=1), 0)
+def _responses(mask: Bools, document: Ints | None) -> tuple[Ints, Ints]:
+    """The number of the response that each flat place belongs to, [B * T]; each one's first place with a token, [R].
+
+    A row is a response, its first place its first token's: prompts may be padded on the left, or be part of the row.
+    With documents, each of them that has a token is one.
+    """
+    if document is None:
+        number = np.repeat(np.arange(mask.shape[0]), mask.shape[1])
+        return number, np.arange(mask.shape[0]) * mask.shape[1] + mask.argmax(axis=1)
+    begins = np.ones(mask.shape, bool)
+    begins[:, 1:] = document[:, 1:] != document[:, :-1]
+    piece = begins.reshape(-1).cumsum() - 1
+    # Padding is a piece too, and a document may be all prompt.
+    _, first, of_token = np.unique(piece[mask.reshape(-1)], return_index=True, return_inverse=True)
+    places = np.flatnonzero(mask)
+    number = np.zeros(mask.size, np.int64)
+    number[places] = of_token
+    return number, places[first]
 
 
 def _optional(
-    raw: dict[str, np.ndarray], valid: np.ndarray, rows: np.ndarray, shape: tuple[int, int]
+    raw: dict[str, np.ndarray], valid: np.ndarray, rows: np.ndarray, first: np.ndarray
 ) -> dict[str, np.ndarray]:
     found: dict[str, np.ndarray] = {}
     for name in ("is_top1", "sum_p2", "hidden_norm", "rollout_logp", "old_logp"):
@@ -195,13 +212,13 @@ def _optional(
         else:
             found[token_name] = raw[source].reshape(-1)[valid]
             if source == "advantages":
-                found[response_name] = raw[source][np.arange(shape[0]), _first_position(raw["mask"] != 0)]
+                found[response_name] = raw[source].reshape(-1)[first]
     for name in ("prompt", "reward", "truncated"):
         if name in raw:
             found[name] = raw[name]
     if "prompt_ids" in raw:
         # An object each: micro-batches are padded to different lengths.
-        found["prompt_ids"] = np.empty(shape[0], object)
+        found["prompt_ids"] = np.empty(first.size, object)
         for row, ids in enumerate(raw["prompt_ids"]):
             found["prompt_ids"][row] = ids
     if "truncated" in found:

@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from entrostat.trainer_adapters.permissions import permissions_of
-from entrostat.trainer_adapters.session import from_environment
+from entrostat.trainer_adapters.session import Options, from_environment
+from entrostat.trainer_adapters.tap import Tap
+from entrostat.trainer_adapters.trainer_kinds import kind_of
 from entrostat.wire.counters import Counters
 from entrostat.wire.errors import AttachError
-from entrostat.wire.messages import DesiredState
+from entrostat.wire.messages import DesiredState, Permissions
 
-_POLICY_TRAINERS = ("GRPOTrainer", "RLOOTrainer")
 _ATTRIBUTE = "_entrostat_handle"
 
 
@@ -100,7 +101,8 @@ def attach(
     While nothing is switched on, its loss and gradients stay the same to the bit.
 
     Args:
-        trainer: TRL's ``GRPOTrainer`` or ``RLOOTrainer``.
+        trainer: TRL's ``GRPOTrainer``, ``RLOOTrainer`` or ``SFTTrainer``, or ``transformers.Trainer`` of a causal
+            language model.
         run: name of the run, ``[A-Za-z0-9._-]``; else ENTROSTAT_RUN, else made up. A checkpoint remembers it.
         url: the server; else ENTROSTAT_URL, else http://localhost:8321. While none answers, batches wait on disk.
         token: for a server that asks for one; else ENTROSTAT_TOKEN.
@@ -161,12 +163,19 @@ def attach(
         grace_s=grace_s,
         on_lost=on_lost,
     )
-    if not any(base.__name__ in _POLICY_TRAINERS for base in type(trainer).__mro__):
-        raise AttachError(
-            f"{type(trainer).__module__}.{type(trainer).__name__} is not a trainer entrostat knows: it attaches to "
-            f"TRL's {' and '.join(_POLICY_TRAINERS)}; in a loop of your own use entrostat.Probe"
-        )
+    make = {"policy": _policy_tap, "supervised": _supervised_tap}[kind_of(trainer)]
+    tap, permissions = make(trainer, options, reference)
     from entrostat.trainer_adapters.hf_callback import StepBoundary
+
+    tap.install()
+    boundary = StepBoundary(tap, options, permissions)
+    trainer.add_callback(boundary)
+    handle = Handle(boundary)
+    setattr(trainer, _ATTRIBUTE, handle)
+    return handle
+
+
+def _policy_tap(trainer: Any, options: Options, reference: Any) -> tuple[Tap, Permissions]:
     from entrostat.trainer_adapters.reference import reference_of
     from entrostat.trainer_adapters.reward_functions import bind_rewards
     from entrostat.trainer_adapters.trl_policy import PolicyTap
@@ -174,10 +183,14 @@ def attach(
     # Before the taps are in: a frozen copy must not carry them.
     tap = PolicyTap(trainer, reference=reference_of(trainer, reference))
     permissions = permissions_of(options, tap.refusals())
-    tap.install()
     bind_rewards(trainer)
-    boundary = StepBoundary(tap, options, permissions)
-    trainer.add_callback(boundary)
-    handle = Handle(boundary)
-    setattr(trainer, _ATTRIBUTE, handle)
-    return handle
+    return tap, permissions
+
+
+def _supervised_tap(trainer: Any, options: Options, reference: Any) -> tuple[Tap, Permissions]:
+    from entrostat.trainer_adapters.supervised import SupervisedTap
+
+    tap = SupervisedTap(trainer)
+    if reference is not None:
+        raise AttachError(f"reference= is for scope and selective_kl: {tap.refusals()['scope']}")
+    return tap, permissions_of(options, tap.refusals())

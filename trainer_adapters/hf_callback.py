@@ -12,7 +12,7 @@ from entrostat.trainer_adapters.boundary import switch
 from entrostat.trainer_adapters.controller import Controller
 from entrostat.trainer_adapters.hf_levers import Levers
 from entrostat.trainer_adapters.session import Options, Place, Session, from_environment
-from entrostat.trainer_adapters.trl_policy import PolicyTap
+from entrostat.trainer_adapters.tap import Tap
 from entrostat.wire.errors import AttachError, EntrostatError
 from entrostat.wire.messages import Mode, Permissions
 
@@ -24,7 +24,7 @@ _STATE_KEY = "entrostat"
 class StepBoundary(TrainerCallback):  # type: ignore[misc]  # transformers is not typed for us
     """Opens the session when training begins, closes each step, ends it; one for each attached trainer."""
 
-    def __init__(self, tap: PolicyTap, options: Options, permissions: Permissions) -> None:
+    def __init__(self, tap: Tap, options: Options, permissions: Permissions) -> None:
         self.tap, self.options, self.permissions = tap, options, permissions
         self.trainer_name = f"{type(tap.trainer).__module__.split('.')[0]}.{type(tap.trainer).__name__}"
         self.run_id = options.run or run_info.new_run_id(self.trainer_name)
@@ -60,7 +60,7 @@ class StepBoundary(TrainerCallback):  # type: ignore[misc]  # transformers is no
                 "model": run_info.plain(trainer.model.config.to_dict()),
             },
             self.tap.definitions(self.options.correct_at),
-            {"head": "trainer", "temperature": trainer.temperature, **self.tap.about_interventions()},
+            {"head": "trainer", "temperature": self.tap.temperature, **self.tap.about_interventions()},
             self.permissions,
         )
         self.tap.session = self.session
@@ -70,7 +70,8 @@ class StepBoundary(TrainerCallback):  # type: ignore[misc]  # transformers is no
                 self.controller.load_state_dict(in_force)
         if "text" not in self.options.without:
             with self.session.guarded("copying the tokenizer"):
-                self.session.read_texts(self.tap.texts())
+                if (texts := self.tap.texts()) is not None:
+                    self.session.read_texts(texts)
         self.session.recorder.metric_record.dialect = "trl"
         self.session.recorder.begin_step()
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from entrostat.probe.token_stats import from_hidden
-from entrostat.trainer_adapters.trl_policy import logit_transform
+from entrostat.trainer_adapters.causal_lm import logit_transform
 
 
 @dataclass(frozen=True, slots=True)

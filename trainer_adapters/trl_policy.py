@@ -30,6 +30,7 @@ from entrostat.probe.selected_rows import Head
 from entrostat.probe.text.decode import Texts, texts_of
 from entrostat.probe.token_stats import TokenStats, from_hidden
 from entrostat.trainer_adapters.board import Board
+from entrostat.trainer_adapters.causal_lm import base_of, is_whole, logit_transform
 from entrostat.trainer_adapters.hooks import ATTACH, TRL, check
 from entrostat.trainer_adapters.reference import Reference
 from entrostat.trainer_adapters.sampling.trl_generation import check_generation
@@ -73,7 +74,7 @@ class PolicyTap:
         self.board, self.reference = board or Board(), reference
         self.loss = TrlLoss(trainer, self.board, reference is not None)
         self.session: Session | None = None
-        self.causal_lm = trainer.model.get_base_model() if hasattr(trainer.model, "peft_config") else trainer.model
+        self.causal_lm = base_of(trainer.model)
         self._inputs: dict[str, Any] | None = None
         self._rewards_per_func: Tensor | None = None
         self._num_rollouts = 0
@@ -84,6 +85,11 @@ class PolicyTap:
         self._original_forward: Any = None
         self._hook: torch.utils.hooks.RemovableHandle | None = None
         check(TRL, [ATTACH], trainer)
+
+    @property
+    def temperature(self) -> float:
+        """What TRL divides the logits by."""
+        return float(self.trainer.temperature)
 
     # Installing and removing ------------------------------------------------------------------------------------
 
@@ -228,7 +234,7 @@ class PolicyTap:
 
     def _own_head(self) -> Head | None:
         head = self.causal_lm.get_output_embeddings()
-        if type(head.weight.data) is not torch.Tensor or head.weight.numel() == 0:
+        if not is_whole(head):
             return None
         softcap, logit_scale = logit_transform(self.causal_lm.config)
         return Head(
@@ -374,7 +380,7 @@ class PolicyTap:
         if "candidates" in self.session.definitions.without:
             return None
         head = self.causal_lm.get_output_embeddings()
-        if self._hidden is None or type(head.weight.data) is not torch.Tensor or head.weight.numel() == 0:
+        if self._hidden is None or not is_whole(head):
             self.session.warn_once("no candidates: the hidden states or the head's weight are not whole on this rank")
             return None
         num_positions = mask.shape[1]
@@ -428,17 +434,3 @@ class PolicyTap:
             eps_low=self.trainer.epsilon_low,
             eps_high=self.trainer.epsilon_high,
         )
-
-
-def logit_transform(config: Any) -> tuple[float | None, float | None]:
-    """The soft-cap and the factor that the model's head applies to its logits (Gemma, Cohere, Granite, Falcon-H1)."""
-    text = config.get_text_config()
-    softcap = getattr(text, "final_logit_softcapping", None)
-    for name in ("logit_scale", "output_multiplier", "lm_head_multiplier"):
-        if getattr(text, name, None) is not None:
-            return softcap, float(getattr(text, name))
-    scaling = getattr(text, "logits_scaling", None)
-    if scaling is None:
-        return softcap, None
-    # HyperCLOVA X multiplies by it, Granite and MiniCPM3 divide.
-    return softcap, float(scaling) if text.model_type == "hyperclovax" else 1.0 / float(scaling)
