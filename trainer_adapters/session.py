@@ -97,12 +97,23 @@ def _check_bound(where: str, low: float, high: float) -> None:
 
 
 def from_environment(**given: Any) -> Options:
-    """Options, those not given taken from ENTROSTAT_URL, _TOKEN, _RUN, _DIR and _MODE."""
+    """Options, those not given taken from ENTROSTAT_URL, _TOKEN, _RUN, _DIR, _MODE, _ALLOW and _BOUNDS.
+
+    ``ENTROSTAT_ALLOW`` has names with commas between, ``ENTROSTAT_BOUNDS`` is like ``kl_cov.beta=0:2,scope.lam=0:1``.
+
+    Raises:
+        ValueError: an option out of range, or bounds that cannot be read.
+        BadParameter: ``allow`` or ``bounds`` name something that does not exist.
+    """
     names = {
         "url": "ENTROSTAT_URL", "token": "ENTROSTAT_TOKEN", "run": "ENTROSTAT_RUN", "directory": "ENTROSTAT_DIR",
-        "mode": "ENTROSTAT_MODE",
+        "mode": "ENTROSTAT_MODE", "allow": "ENTROSTAT_ALLOW", "bounds": "ENTROSTAT_BOUNDS",
     }  # fmt: skip
-    found = {name: os.environ[variable] for name, variable in names.items() if os.environ.get(variable)}
+    found: dict[str, Any] = {name: os.environ[var] for name, var in names.items() if os.environ.get(var)}
+    if "allow" in found:
+        found["allow"] = [name.strip() for name in found["allow"].split(",") if name.strip()]
+    if "bounds" in found:
+        found["bounds"] = dict(_bound(part) for part in found["bounds"].split(",") if part.strip())
     merged: dict[str, Any] = {**found, **{k: v for k, v in given.items() if v is not None}}
     merged.setdefault("url", DEFAULT_URL)
     if merged.get("directory") is not None:
@@ -115,6 +126,15 @@ def from_environment(**given: Any) -> Options:
             raise ValueError(f"mode={merged['mode']!r}: it is one of {', '.join(Mode)}")
         merged["mode"] = Mode(merged["mode"])
     return Options(**merged)
+
+
+def _bound(text: str) -> tuple[str, tuple[float, float]]:
+    where, _, both = text.partition("=")
+    low, _, high = both.partition(":")
+    try:
+        return where.strip(), (float(low), float(high))
+    except ValueError:
+        raise ValueError(f"ENTROSTAT_BOUNDS: {text!r} is not like kl_cov.beta=0:2") from None
 
 
 def spool_root(options: Options) -> Path:
