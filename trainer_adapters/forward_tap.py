@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 OnForward = Callable[[Tensor | None, Any], None]
-"""The backbone's last hidden states [B, L, d] (None where there is no backbone to ask) and what the forward returned."""
+"""Takes the backbone's last hidden states [B, L, d], None where there is no backbone, and what the forward returned."""
 
 
 @contextlib.contextmanager

@@ -127,7 +127,7 @@ class SupervisedTap:
             )
             return
         targets = Targets(targets.ids.to(like.device), targets.document.to(like.device))
-        if getattr(output, "log_probs", None) is not None:
+        if getattr(output, "log_probs", None) is not None and output.entropy is not None:
             self._record_fused(targets, hidden, output)
         elif isinstance(logits, Tensor):
             flat = logits.detach().reshape(-1, logits.shape[-1])
@@ -159,7 +159,7 @@ class SupervisedTap:
             hidden,
             pad(output.log_probs.detach(), (0, missing)),
             pad(output.entropy.detach(), (0, missing)),
-            pad(output.is_top1.detach(), (0, missing)),
+            None if output.is_top1 is None else pad(output.is_top1.detach(), (0, missing)),
             None,
             measure,
             measure_all=False,
@@ -190,7 +190,7 @@ class SupervisedTap:
         hidden: Tensor | None,
         logp: Tensor,
         entropy: Tensor,
-        is_top1: Tensor,
+        is_top1: Tensor | None,
         sum_p2: Tensor | None,
         measure: MeasureRows | None,
         *,
@@ -228,7 +228,8 @@ class SupervisedTap:
         """Measures rows with the trainer's own head; None where this rank does not have all it takes."""
         causal_lm = base_of(self.trainer.model)
         head = causal_lm.get_output_embeddings()
-        if hidden is None or not is_whole(head):
+        # An adapter on the head is not in its weight; where there are no logits, nobody else adds it either.
+        if hidden is None or hasattr(head, "base_layer") or not is_whole(head):
             return None
         flat, labels, n = hidden.reshape(-1, hidden.shape[-1]), targets.ids.reshape(-1), self._num_candidates
         mixed = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.trainer.accelerator.mixed_precision)

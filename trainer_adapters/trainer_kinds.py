@@ -41,7 +41,8 @@ def _name(trainer: object) -> str:
 def _check_model(trainer: Any) -> None:
     model = base_of(trainer.model)
     # By name: models with code of their own are in no table of transformers. The second is GPT-2's.
-    is_causal = type(model).__name__.endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration"))
+    heads = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
+    is_causal = any(base.__name__.endswith(heads) for base in type(model).__mro__)
     config = getattr(model, "config", None)
     if not is_causal or getattr(config, "is_encoder_decoder", False) or model.get_output_embeddings() is None:
         raise AttachError(
@@ -57,10 +58,9 @@ def _check_parallel(trainer: Any) -> None:
             "launch it with torchrun or accelerate, or make one GPU visible"
         )
     sizes = getattr(trainer.accelerator, "parallelism_config", None)
-    spread = [kind for kind in ("tp", "cp", "sp") if getattr(sizes, f"{kind}_enabled", False)]
+    spread = [f"{kind}_size" for kind in ("tp", "cp", "sp") if getattr(sizes, f"{kind}_enabled", False)]
     if spread:
         raise AttachError(
-            f"{_name(trainer)} runs with {', '.join(f'{kind}_size' for kind in spread)} above 1: ranks then hold pieces "
-            "of a text, or the same text twice, and lengths, perplexities and counts would be of those. Use "
-            "entrostat.Probe on whole texts"
+            f"{_name(trainer)} runs with {', '.join(spread)} above 1: ranks then hold pieces of a text, or the same "
+            "text twice, and lengths, perplexities and counts would be of those. Use entrostat.Probe on whole texts"
         )
