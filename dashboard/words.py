@@ -80,6 +80,12 @@ PANELS = (
         "rollout_ratio_mean",
     ),
     Panel(
+        "rollout",
+        "In the rollout engine: entropy, rank-n log-probs",
+        ("rollout_entropy_mean", *(f"rollout_rank_logp_{n}" for n in RANKS)),
+        "rollout_entropy_mean",
+    ),
+    Panel(
         "spread",
         "Entropy over tokens: quantiles, top 20 %",
         (*(f"entropy_{suffix}" for suffix in QUANTILES), "entropy_top20"),

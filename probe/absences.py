@@ -17,6 +17,7 @@ _MISSING: dict[Need, str] = {
     "prompt texts": "the prompts' tokens were not given",
     "answers": "no answers were read from texts",
     "rollout log-probs": "the engine that sampled reported no log-probs, or they were not given",
+    "rollout probe": "only a probe in the rollout engine's own process sends these",
 }
 
 
@@ -45,6 +46,7 @@ def inputs(step: StepData, rollouts: list[Rollout]) -> frozenset[Need]:
         "prompt texts": step.prompt_ids is not None,
         "answers": step.reading is not None,
         "rollout log-probs": step.rollout_logp is not None,
+        "rollout probe": False,  # never this process's
     }
     return frozenset(need for need, is_there in has.items() if is_there)
 

@@ -15,6 +15,7 @@ from entrostat.wire.declared import (
     mismatch,
     perplexity,
     policy,
+    rollout,
     text,
 )
 from entrostat.wire.declared.candidates import RANKS as RANKS
@@ -35,6 +36,7 @@ FAMILIES: dict[str, tuple[Signal, ...]] = {
     "groups": groups.SIGNALS,
     "policy": policy.SIGNALS,
     "mismatch": mismatch.SIGNALS,
+    "rollout": rollout.SIGNALS,
     "length": length.SIGNALS,
     "text": text.SIGNALS,
     "cost": cost.SIGNALS,

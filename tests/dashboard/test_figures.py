@@ -141,7 +141,7 @@ def test_a_statement_that_is_refused_is_the_reason_itself():
 
 def test_every_signal_that_names_a_panel_of_the_page_is_on_the_page():
     unseen = {"num_tokens", "num_responses", "num_invalid_tokens", "wall_time_s", "step_s", "probe_ms", "reduce_ms",
-              "ratio_max", "rollout_ratio_max", "forking_rate"}  # fmt: skip
+              "ratio_max", "rollout_ratio_max", "rollout_tokens", "forking_rate"}  # fmt: skip
 
     assert set(BY_NAME) - unseen <= set(RUN_PAGE_SIGNALS)
 
@@ -157,5 +157,5 @@ def test_every_signal_a_person_may_look_for_has_a_chart():
     # Counts and clocks are read in SQL; the rate is d_collapse turned round; a largest ratio hides its axis's others.
     assert without_a_chart <= {
         "num_tokens", "num_responses", "num_invalid_tokens", "wall_time_s", "step_s", "probe_ms", "reduce_ms",
-        "forking_rate", "ratio_max", "rollout_ratio_max",
+        "forking_rate", "ratio_max", "rollout_ratio_max", "rollout_tokens",
     }  # fmt: skip

@@ -3,11 +3,13 @@
 Only between generations: a request that is in the batch already is not known to a processor that comes later.
 """
 
+import importlib
 from typing import Any
 
 from entrostat.trainer_adapters.vllm.processor import Processor
 from entrostat.wire.errors import AttachError
 
+_V2_INTERFACE = "vllm.v1.worker.gpu.sample.logits_processor"
 _WAY_OUT = (
     "give it when the engine is made, LLM(logits_processors=[...]); known are vLLM 0.31 and 0.32 with the engine in "
     "this process (VLLM_ENABLE_V1_MULTIPROCESSING=0, or TRL's colocate mode)"
@@ -28,9 +30,8 @@ def install(llm: Any, processor: type[Processor]) -> Processor:
     if llm.llm_engine.has_unfinished_requests():
         raise AttachError("the engine is generating: install a processor between two generations")
     if (listed := _v2_list(runner)) is not None:
-        from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcRequestState
-
-        made = processor(runner.vllm_config, LogitsProcRequestState.from_request_state(runner.sampler.req_states))
+        states = importlib.import_module(_V2_INTERFACE).LogitsProcRequestState
+        made = processor(runner.vllm_config, states.from_request_state(runner.sampler.req_states))
         listed.append(made)
         return made
     batch = runner.input_batch

@@ -86,12 +86,16 @@ class Kept:
             return None
         if ready is not None:
             ready.synchronize()
+
+        def joined(name: str) -> Tensor:
+            return torch.cat([getattr(c, name) for c in chunks]).cpu()
+
         return Chunk(
-            [r for c in chunks for r in c.requests],
-            [t for c in chunks for t in c.positions],
-            *(torch.cat([getattr(c, name) for c in chunks]).cpu() for name in _TENSORS),
-            fed=None if chunks[0].fed is None else torch.cat([c.fed for c in chunks if c.fed is not None]).cpu(),
+            requests=[r for c in chunks for r in c.requests],
+            positions=[t for c in chunks for t in c.positions],
+            entropy=joined("entropy"),
+            logsumexp=joined("logsumexp"),
+            top_ids=joined("top_ids"),
+            top_logps=joined("top_logps"),
+            fed=None if chunks[0].fed is None else joined("fed"),
         )
-
-
-_TENSORS = ("entropy", "logsumexp", "top_ids", "top_logps")

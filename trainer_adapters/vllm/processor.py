@@ -131,7 +131,7 @@ class Batch:
         return ids, mask
 
 
-class Processor(_V1, _V2):  # type: ignore[misc]  # vLLM's, or nothing where it is not installed
+class Processor(_V1, _V2):  # type: ignore[misc,valid-type]  # vLLM's, or nothing where it is not installed
     """What the runner makes, one for each engine process; a subclass says what ``process`` does.
 
     Whatever goes wrong inside is ours: it is logged, and from then on the logits pass as they came.

@@ -8,7 +8,7 @@ Direction = Literal["up", "down", "none"]
 Shape = Literal["number", "histogram", "positions", "run"]
 Need = Literal[
     "advantages", "groups", "rewards", "old log-probs", "candidates", "sum of squares", "hidden states", "text",
-    "prompt texts", "answers", "rollout log-probs",
+    "prompt texts", "answers", "rollout log-probs", "rollout probe",
 ]  # fmt: skip
 """An input that not every trainer or loop has."""
 
