@@ -92,6 +92,7 @@ def test_every_signal_is_its_formula(seed):
 
 def test_every_per_step_signal_of_the_vocabulary_has_a_formula_here():
     made_elsewhere = {"wall_time_s", "step_s", "probe_ms", "probe_share", "reduce_ms"}
+    made_elsewhere |= {s.name for s in FAMILIES["rollout"]}  # tests/trainer_adapters/test_vllm_rollout_stream.py
     needs_larger_groups = {"pass_at_8", "pass_at_16", "pass_at_32", "pass_at_64"}
     declared = {n for n, s in BY_NAME.items() if s.merge != "derived" and "text" not in s.needs}
 
