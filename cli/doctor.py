@@ -3,6 +3,8 @@
 import shutil
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Annotated
 
 import typer
 
@@ -11,16 +13,36 @@ from entrostat.cli.options import DEFAULT_URL, Token, Url, client
 Finding = tuple[str, str]
 
 
-def doctor(url: Url = DEFAULT_URL, token: Token = None) -> None:
-    """Check versions, server, token, clock, spool and disk; exit status 1 when something needs doing."""
+class TrainerName(StrEnum):
+    """What ``--trainer`` takes."""
+
+    trl = "trl"
+    transformers = "transformers"
+    verl = "verl"
+    vllm = "vllm"
+    all = "all"
+
+
+Trainer = Annotated[
+    TrainerName | None,
+    typer.Option(help="Only: is this trainer, as it is installed here, one that entrostat can attach to?"),
+]
+
+
+def doctor(url: Url = DEFAULT_URL, token: Token = None, trainer: Trainer = None) -> None:
+    """Check versions, trainers, server, token, clock, spool and disk; exit status 1 when something needs doing."""
+    checks: dict[str, Callable[[], Iterator[Finding]]] = {
+        "versions": _versions,
+        "trainers": lambda: _trainers(TrainerName.all, also_absent=False),
+        "server": lambda: _server(url, token),
+        "spool": _spool,
+    }
+    if trainer is not None:
+        checks = {"trainers": lambda: _trainers(trainer, also_absent=True)}
     is_well = True
-    for name, check in (
-        ("versions", _versions),
-        ("server", lambda: _server(url, token)),
-        ("spool", _spool),
-    ):
+    for name, check in checks.items():
         for mark, text in _findings(check):
-            is_well &= mark == "ok"
+            is_well &= mark != "FIX"
             print(f"{mark:>4}  {name:<9} {text}")
     if not is_well:
         raise typer.Exit(1)
@@ -39,6 +61,17 @@ def _versions() -> Iterator[Finding]:
     from entrostat.trainer_adapters.run_info import versions
 
     yield "ok", ", ".join(f"{name} {version}" for name, version in versions().items())
+
+
+def _trainers(wanted: TrainerName, also_absent: bool) -> Iterator[Finding]:
+    from entrostat.trainer_adapters.hooks import TRAINERS
+    from entrostat.trainer_adapters.installed import report
+
+    for trainer in TRAINERS.values():
+        if wanted in (TrainerName.all, trainer.name):
+            for mark, text in report(trainer, trainer.installed()):
+                if also_absent or mark != "-":
+                    yield mark, text
 
 
 def _server(url: str, token: str | None) -> Iterator[Finding]:

@@ -208,11 +208,13 @@ def check(trainer: Trainer, uses: Iterable[str], instance: object | None = None)
         AttachError: naming the place, what was expected and found, the installed version, those known, the way out.
     """
     wanted = set(uses)
-    for hook in trainer.hooks:
-        if hook.use in wanted and (instance is None or _concerns(hook, instance)):
-            found = _parameters(hook, instance)
-            if not hook.fits(found):
-                raise AttachError(_moved(trainer, hook, found, instance))
+    hooks = [hook for hook in trainer.hooks if hook.use in wanted]
+    concerned = [hook for hook in hooks if hook.owner is None or _is_a(instance, hook.owner)]
+    # An object of a class that is not declared has to have the methods all the same.
+    for hook in concerned if any(hook.owner for hook in concerned) else hooks:
+        found = _parameters(hook, instance)
+        if not hook.fits(found):
+            raise AttachError(_moved(trainer, hook, found, instance))
 
 
 def _moved(trainer: Trainer, hook: Hook, found: list[str] | None, instance: object | None) -> str:
@@ -225,8 +227,8 @@ def _moved(trainer: Trainer, hook: Hook, found: list[str] | None, instance: obje
     )
 
 
-def _concerns(hook: Hook, instance: object) -> bool:
-    return hook.owner is None or any(base.__name__ == hook.owner for base in type(instance).__mro__)
+def _is_a(instance: object | None, owner: str) -> bool:
+    return instance is None or any(base.__name__ == owner for base in type(instance).__mro__)
 
 
 def _parameters(hook: Hook, instance: object | None) -> list[str] | None:

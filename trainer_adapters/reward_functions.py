@@ -7,7 +7,6 @@ TRL hands a reward function texts and completion ids, but neither the prompt's i
 """
 
 import functools
-import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,8 +15,8 @@ import torch
 from torch import Tensor
 
 from entrostat.interventions import rewards
+from entrostat.trainer_adapters.hooks import REWARDS, TRL, check
 from entrostat.trainer_adapters.policy_confidence import Confidence, Policy
-from entrostat.wire.errors import AttachError
 
 if TYPE_CHECKING:
     from trl import GRPOTrainer
@@ -171,13 +170,8 @@ def _listen(trainer: Any) -> None:
     """Keep each generation's prompt ids as sampled from, and what a tool wrote; TRL hands rewards neither."""
     if hasattr(trainer, _ATTRIBUTE):
         return
-    generate = getattr(trainer, "_generate", None)
-    found = list(inspect.signature(generate).parameters) if callable(generate) else None
-    if generate is None or found != ["prompts"]:
-        raise AttachError(
-            f"{type(trainer).__name__}._generate takes {found}, expected ['prompts']: rewards from the policy know "
-            "GRPOTrainer and RLOOTrainer of TRL 1.15 and 1.16"
-        )
+    check(TRL, [REWARDS], trainer)
+    generate = trainer._generate
     ear = _Ear()
 
     @functools.wraps(generate)

@@ -22,6 +22,7 @@ from transformers import LogitsProcessor, TrainerCallback, TrainerControl, Train
 from transformers import TrainingArguments as Arguments
 
 from entrostat.interventions.dlc import DlcParams
+from entrostat.trainer_adapters.hooks import DLC
 from entrostat.trainer_adapters.sampling.memory_lm import MemoryLM, Rollouts, shared_by_first_rank
 from entrostat.trainer_adapters.sampling.memory_logits import MemoryLogits
 from entrostat.trainer_adapters.sampling.smaller import smaller_memory
@@ -32,10 +33,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("entrostat")
 
-_WRAPPED = {
-    "_generate_single_turn": ["prompt_ids", "images", "multimodal_fields"],
-    "_prepare_inputs": ["generation_batch"],
-}
+_WRAPPED = ("_generate_single_turn", "_prepare_inputs")
 _FILE = "entrostat_dlc_memory.pt"
 
 
@@ -58,7 +56,7 @@ class DlcSampling(TrainerCallback):  # type: ignore[misc]  # transformers is not
     """
 
     def __init__(self, trainer: "GRPOTrainer", mu: float = 0.5, memory: MemoryLM | None = None) -> None:
-        check_generation(trainer, _WRAPPED)
+        check_generation(trainer, [DLC])
         self.trainer = trainer
         self.failure: str | None = None
         self.mu = mu

@@ -1,14 +1,14 @@
 """How TRL generates with transformers: whether a processor can be put into it, and how."""
 
 import functools
-import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList
 
+from entrostat.trainer_adapters.hooks import TRL, check
 from entrostat.wire.errors import AttachError
 
 
@@ -53,12 +53,12 @@ def one_more_processor(model: Any, make: Callable[[Tensor | None], LogitsProcess
             del model.generate
 
 
-def check_generation(trainer: Any, wrapped: dict[str, list[str]]) -> None:
+def check_generation(trainer: Any, uses: Iterable[str] = ()) -> None:
     """Raise if this trainer's way of generating has no place for a processor that keeps state.
 
     Args:
         trainer: of TRL.
-        wrapped: private methods that will be wrapped, and the arguments they must begin with.
+        uses: of ``entrostat.trainer_adapters.hooks``, whose private methods will be wrapped.
 
     Raises:
         AttachError: with the reason and what to change.
@@ -77,14 +77,7 @@ def check_generation(trainer: Any, wrapped: dict[str, list[str]]) -> None:
         if is_so:
             raise AttachError(f"no DLC for this trainer: {reason}")
     _check_config(getattr(trainer, "generation_config", None))
-    for name, expected in wrapped.items():
-        method = getattr(trainer, name, None)
-        found = list(inspect.signature(method).parameters)[: len(expected)] if callable(method) else None
-        if found != expected:
-            raise AttachError(
-                f"no DLC for this trainer: {type(trainer).__name__}.{name} takes {found}, expected {expected}; "
-                "known are GRPOTrainer and RLOOTrainer of TRL 1.15 and 1.16"
-            )
+    check(TRL, uses, trainer)
 
 
 def _check_config(config: Any) -> None:
