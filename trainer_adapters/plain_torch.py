@@ -31,6 +31,7 @@ from entrostat.trainer_adapters.boundary import switch
 from entrostat.trainer_adapters.controller import Controller
 from entrostat.trainer_adapters.permissions import permissions_of
 from entrostat.trainer_adapters.session import Place, Session, from_environment
+from entrostat.trainer_adapters.whole_weight import whole
 from entrostat.wire.messages import DesiredState, Mode
 
 _REFUSALS = {"dlc": "a loop of your own does the sampling: use entrostat.trainer_adapters.sampling.memory_lm there"}
@@ -162,7 +163,8 @@ class Probe:
             labels: [B, T] the sampled tokens.
             mask: [B, T] non-zero on response tokens.
             hidden: [B, T, d] last hidden states; with ``head`` [V, d] (and ``bias`` [V]) logits never exist in full.
-            head: [V, d] the head's weight.
+            head: [V, d] the head's weight. Sharded (a DTensor of FSDP2, or ZeRO-3's), it is gathered: then this call is
+                a collective, and every rank makes it equally often.
             bias: [V].
             logits: [B, T, V], in the place of ``hidden`` and ``head``.
             advantages: [B] or [B, T], before any shaping.
@@ -193,7 +195,8 @@ class Probe:
             assert hidden is not None
             assert head is not None
             flat = hidden.detach().reshape(-1, hidden.shape[-1])
-            weight = head.detach().to(flat.dtype)
+            weight = whole(head).to(flat.dtype)
+            bias = None if bias is None else whole(bias)
             stats = from_hidden(
                 flat, weight, ignored, bias=bias, temperature=temperature, softcap=softcap, logit_scale=logit_scale, n=n
             )
@@ -225,6 +228,7 @@ class Probe:
         *,
         old_logps: Tensor | None = None,
         aggregation: Aggregation = "token",
+        normaliser: float | Tensor | None = None,
         entropy: Tensor | None = None,
         top_logps: Tensor | None = None,
         reference_kl: ReferenceKL | None = None,
@@ -240,7 +244,9 @@ class Probe:
             logp: [B, T] log-probs of the labels under the policy being trained, with gradient.
             seen: what ``observe`` returned for the micro-batch; its advantages, mask and groups are used.
             old_logps: [B, T] under the policy that sampled; None: this very policy.
-            aggregation: ``token`` or ``response``; see ``entrostat.interventions.policy_loss``.
+            aggregation: ``token``, ``response`` or ``fixed``; see ``entrostat.interventions.policy_loss``.
+            normaliser: for ``fixed``. The tokens of the whole step over all micro-batches and ranks, divided by the
+                number of ranks where gradients are averaged over them, make one token count as much as another.
             entropy: [B, T] with gradient, for methods that need one.
             top_logps: [B, T, n] of the policy's most likely candidates, with gradient, for ``casp``.
             reference_kl: rows [k] of the flattened batch -> their KL to a reference [k], with gradient, for ``scope``
@@ -266,6 +272,7 @@ class Probe:
             eps_low=clip.eps_low,
             eps_high=clip.eps_high,
             aggregation=aggregation,
+            normaliser=normaliser,
             entropy=entropy,
             top_logps=top_logps,
             is_top1=seen.stats.is_top1.view(seen.mask.shape),

@@ -4,6 +4,7 @@ import contextlib
 import logging
 import math
 import os
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -19,7 +20,7 @@ from entrostat.probe.text.quality import AnswerFinder
 from entrostat.probe.text.reader import Reader
 from entrostat.trainer_adapters import run_info
 from entrostat.trainer_adapters.controller import Intent
-from entrostat.wire.errors import BadParameter
+from entrostat.wire.errors import BadParameter, SpoolError
 from entrostat.wire.interventions import named
 from entrostat.wire.messages import DesiredState, Mode, Permissions, StreamOpen
 from entrostat.wire.sender import Sender
@@ -183,11 +184,13 @@ class Session:
         self.permissions = permissions or Permissions()
         self._began = time.monotonic()
         opening = _opening(options, place, trainer, config, definitions, notes, self.permissions)
-        self.sender = Sender(opening, url=options.url, token=options.token, root=spool_root(options))
+        self.sender, moved = _sender(opening, options, place)
         self.definitions = replace(definitions, num_ranks=place.world_size, without=options.without)
         reducer = Reducer(self.definitions, options.keep_candidates, says_absences=place.rank == 0)
         self.recorder = Recorder(self.sender, reducer)
         self._warned: set[str] = set()
+        if moved is not None:
+            self.warn_once(moved)
         if place.resume_step is None:
             self.recorder.event("run_started", f"{trainer} started", 0, rank=place.rank)
         else:
@@ -253,6 +256,26 @@ class Session:
         """The last step is done: send what is left for at most ``timeout_s``; the rest waits in the spool."""
         self.recorder.event("run_ended", "training ended", step, rank=self.place.rank)
         self.sender.close(timeout_s)
+
+
+def _sender(opening: StreamOpen, options: Options, place: Place) -> tuple[Sender, str | None]:
+    """The stream's sender; and what to say where it spools elsewhere than asked.
+
+    One process is told at its start that its directory cannot be used. One rank of several must not stop there: the
+    others would wait for it in their next collective until that times out.
+
+    Raises:
+        SpoolError: the directory cannot be used, and this is the only rank, or no other directory can be either.
+    """
+    root = spool_root(options)
+    try:
+        return Sender(opening, url=options.url, token=options.token, root=root), None
+    except SpoolError as error:
+        if place.world_size == 1:
+            raise
+        elsewhere = Path(tempfile.mkdtemp(prefix="entrostat-spool-"))
+        sender = Sender(opening, url=options.url, token=options.token, root=elsewhere)
+        return sender, f"rank {place.rank} spools to {elsewhere} instead: {error}"
 
 
 def _opening(
