@@ -100,8 +100,8 @@ class RolloutProbe:
     def join(self, outputs: Sequence[Any]) -> Measured:
         """What was measured since the last call, by response and position of ``outputs``; the rest is forgotten.
 
-        A request is found by its prompt's tokens and those it drew before its last: neither runner tells a processor a
-        request's name. Two that agree in them were drawn from the same distributions, so either serves.
+        A request is found by its prompt's tokens and those it drew: neither runner tells a processor its name. Requests
+        that agree in all of these were drawn from the same distributions, unless their temperatures differ.
         """
         rows = rollout_rows(outputs, self.n)
         shape = tuple(rows.mask.shape)
@@ -118,7 +118,7 @@ class RolloutProbe:
         num_found = 0
         for row, prompt in enumerate(rows.prompt.tolist()):
             tokens = rows.token_ids[row][rows.mask[row]].tolist()
-            places = _find(records.get(tuple(rows.prompt_ids[prompt]), ()), tokens)
+            places = _find(records.get(tuple(rows.prompt_ids[prompt]), []), tokens)
             if chunk is not None and places:
                 num_found += _copy(seen, row, chunk, places, len(tokens))
         missing = int(rows.mask.sum()) - num_found
@@ -144,7 +144,7 @@ def _processor_of(probe: RolloutProbe) -> type[Processor]:
     return RolloutProbeProcessor
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True)
 class _Record:
     """A request: the chunk's row of each position, and what it drew before the last, as far as is known."""
 
@@ -171,13 +171,18 @@ def _drawn(chunk: Chunk, request: Request, places: dict[int, int]) -> list[int]:
     return [int(chunk.fed[places[t + 1]]) if t + 1 in places else -1 for t in range(max(places))]
 
 
-def _find(records: Sequence[_Record], tokens: list[int]) -> dict[int, int] | None:
-    """Of the records of one prompt, one that drew ``tokens``; its last token does not matter."""
-    before = tokens[:-1]
-    for record in records:
-        if len(tokens) - 1 in record.places and record.drawn[: len(before)] == before:
-            return record.places
-    return None
+def _find(records: list[_Record], tokens: list[int]) -> dict[int, int] | None:
+    """Of the records of one prompt the one that drew ``tokens``, which is then no longer among them.
+
+    What was drawn last is known in V1 alone; in V2 a record that agrees in all before and in its length serves.
+    """
+    last = len(tokens) - 1
+    able = [r for r in records if last in r.places and r.drawn[:last] == tokens[:last]]
+    if not able:
+        return None
+    best = max(able, key=lambda r: (r.drawn[last : last + 1] == tokens[last:], len(r.places) == len(tokens)))
+    records.remove(best)
+    return best.places
 
 
 def _copy(seen: Measured, row: int, chunk: Chunk, places: dict[int, int], length: int) -> int:
