@@ -27,6 +27,7 @@ from entrostat.probe.token_stats import IGNORED, TokenStats, from_hidden, from_l
 from entrostat.trainer_adapters.board import Board
 from entrostat.trainer_adapters.causal_lm import base_of, is_whole, logit_transform
 from entrostat.trainer_adapters.forward_tap import forwards
+from entrostat.trainer_adapters.hooks import TRANSFORMERS, check
 from entrostat.trainer_adapters.session import Session
 from entrostat.trainer_adapters.supervised_targets import Targets, targets_of
 
@@ -40,6 +41,9 @@ class SupervisedTap:
     Args:
         trainer: a ``transformers.Trainer`` or ``SFTTrainer`` of a causal language model.
         board: the interventions in force.
+
+    Raises:
+        AttachError: ``compute_loss`` has moved; names the version and the way out.
     """
 
     temperature = 1.0
@@ -49,6 +53,8 @@ class SupervisedTap:
         self.trainer, self.board = trainer, board or Board()
         self.session: Session | None = None
         self._generator: torch.Generator | None = None
+        # Of the class: a loss of the user's own may take other arguments, and is handed all it is called with.
+        check(TRANSFORMERS, ["attach(Trainer)"])
 
     # Installing and removing ------------------------------------------------------------------------------------
 
@@ -122,9 +128,7 @@ class SupervisedTap:
         like = logits if isinstance(logits, Tensor) else hidden
         targets = None if like is None else targets_of(batch, like.shape[1])
         if like is None or targets is None:
-            self.session.warn_once(
-                "nothing is measured: the batch has no labels, or they do not fit what the model gave"
-            )
+            self.session.warn_once("nothing is measured: the batch has no labels that fit what the model gave")
             return
         targets = Targets(targets.ids.to(like.device), targets.document.to(like.device))
         if getattr(output, "log_probs", None) is not None and output.entropy is not None:
@@ -151,9 +155,7 @@ class SupervisedTap:
         if "candidates" not in self.session.definitions.without:
             measure = self._from_hidden(targets, hidden)
             if measure is None:
-                self.session.warn_once(
-                    "no candidates: the hidden states or the head's weight are not whole on this rank"
-                )
+                self.session.warn_once("no candidates: hidden states or the head's weight are not whole on this rank")
         self._record(
             targets,
             hidden,

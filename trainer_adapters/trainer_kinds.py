@@ -26,9 +26,7 @@ def kind_of(trainer: object) -> Literal["policy", "supervised"]:
     # Of TRL's own trainers, all others have a loss over pairs, over steps of a solution, or over two models.
     of_trl = next((base.__name__ for base in lineage if base.__module__.split(".")[0] == "trl"), "SFTTrainer")
     if of_trl != "SFTTrainer":
-        raise AttachError(
-            f"{_name(trainer)}: the loss of TRL's {of_trl} is not that of one text after the other. {_KNOWN}"
-        )
+        raise AttachError(f"{_name(trainer)}: the loss of TRL's {of_trl} is not that of single texts. {_KNOWN}")
     _check_model(trainer)
     _check_parallel(trainer)
     return "supervised"

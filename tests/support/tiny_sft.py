@@ -1,4 +1,4 @@
-"""The tiny model of ``tiny_trl`` under supervised training: TRL's SFTTrainer and transformers' own Trainer, on one CPU."""
+"""The tiny model of ``tiny_trl`` in supervised training: TRL's SFTTrainer and transformers' own Trainer, on one CPU."""
 
 import torch
 from datasets import Dataset

@@ -1,6 +1,6 @@
-"""entrostat.attach on transformers' Trainer and TRL's SFTTrainer: no number changes; what is said is what they computed.
+"""entrostat.attach on transformers' Trainer and TRL's SFTTrainer: no number changes; what is said they computed.
 
-Liger's kernels need a GPU; a model that returns no logits stands in for them (``tiny_sft.WithoutLogits``).
+A model that returns no logits stands in for Liger (``tiny_sft.WithoutLogits``); the real one is in tests/peers/liger.
 """
 
 import os
@@ -14,11 +14,9 @@ from support.spool import spooled, values_of
 from transformers import Trainer
 
 import entrostat
-from entrostat.wire.errors import AttachError
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 NO_SERVER = "http://127.0.0.1:9"
-FOLLOWS_TEXTS = ("share_", "entropy_formal", "format_", "repetition")
 
 
 def attach(trainer, folder, **options):
@@ -228,3 +226,171 @@ def test_packed_padding_free_and_padded_documents_give_the_same_signals(tmp_path
         for name in STEP_SIGNALS:
             assert found[kind][name] == pytest.approx(found["padded"][name], rel=1e-5), (kind, name)
     assert found["padded"]["num_responses"] == 4
+
+
+def test_prompt_tuning_puts_tokens_before_the_row_and_the_first_label_counts(tmp_path):
+    peft = pytest.importorskip("peft", reason="PEFT is part of the dev extra")
+    config = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)
+    rows = [{"input_ids": [2, 3, 4]}, {"input_ids": [5, 6]}, {"input_ids": [7, 8, 9, 10]}, {"input_ids": [11]}]
+    trainer = PLAIN(tmp_path / "out", rows=rows, policy=peft.get_peft_model(tiny_trl.model(), config), max_steps=1)
+    losses = []
+    trainer.training_step = lambda *a, step=trainer.training_step, **k: losses.append(step(*a, **k)) or losses[-1]
+    attach(trainer, tmp_path)
+    trainer.train()
+
+    found = values_of(tables(tmp_path)["step_metric"], 1)
+    row = tables(tmp_path)["token"]
+    assert found["num_tokens"] == 10
+    # transformers divides by the labels behind the first of each row.
+    assert -row.logp.sum() / 6 == pytest.approx(losses[0].item(), rel=1e-5)
+
+
+def test_without_a_tokenizer_texts_are_absent_with_the_reason_and_the_rest_is_there(tmp_path):
+    trainer = PLAIN(tmp_path / "out", max_steps=1)
+    trainer.processing_class = None
+    attach(trainer, tmp_path)
+    trainer.train()
+
+    assert "entropy_mean" in values_of(tables(tmp_path)["step_metric"], 1)
+    events = tables(tmp_path)["event"]
+    absent = events[events.kind == "absent"].message.iloc[0]
+    for reason in ("no tokenizer was at hand", "no advantages were given", "no rewards were given"):
+        assert reason in absent
+    assert "warning" not in set(events.kind)
+
+
+@pytest.mark.parametrize("option", ["candidates", "covariance"])
+@pytest.mark.parametrize("make", [PLAIN, SFT])
+def test_a_family_switched_off_is_not_measured(tmp_path, make, option):
+    trainer = make(tmp_path / "out", max_steps=1)
+    attach(trainer, tmp_path, without=[option])
+    trainer.train()
+
+    found = values_of(tables(tmp_path)["step_metric"], 1)
+    assert ("rank_logp_1" in found) == (option != "candidates")
+    assert "entropy_mean" in found
+
+
+def test_a_budget_of_token_rows_is_spread_over_the_steps_micro_batches(tmp_path):
+    trainer = PLAIN(tmp_path / "out", max_steps=1, **ACCUMULATE)
+    attach(trainer, tmp_path, tokens=6)
+    trainer.train()
+
+    assert len(tables(tmp_path)["token"]) == 6
+    assert values_of(tables(tmp_path)["step_metric"], 1)["num_responses"] == 4
+
+
+@pytest.mark.parametrize("make", [PLAIN, SFT])
+def test_evaluation_leaves_no_trace_in_the_training_steps(tmp_path, make):
+    trainer = make(tmp_path / "out", per_device_eval_batch_size=4)
+    trainer.eval_dataset, trainer.args.eval_strategy, trainer.args.eval_steps = trainer.train_dataset, "steps", 1
+    attach(trainer, tmp_path)
+    trainer.train()
+
+    metrics = tables(tmp_path)["step_metric"]
+    assert [values_of(metrics, step)["num_responses"] for step in (1, 2)] == [4, 4]
+    assert "trainer/eval_loss" in values_of(metrics, 1)
+
+
+def test_a_resumed_run_goes_on_as_the_same_run(tmp_path):
+    settings = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4}
+    handle = attach(first := SFT(tmp_path / "out", **settings), tmp_path)
+    first.train()
+    again = attach(second := SFT(tmp_path / "out", **settings), tmp_path)
+    second.train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-2"))
+
+    found, openings = spooled(tmp_path / "spool")
+    assert again.run_id == handle.run_id
+    assert [o["resume_step"] for o in openings] == [None, 2]
+    assert openings[0]["trainer"] == "trl.SFTTrainer"
+    assert openings[0]["settings"]["temperature"] == 1.0
+    steps = found["step_metric"][found["step_metric"].name == "entropy_mean"].step.tolist()
+    assert steps == [1, 2, 3, 4, 3, 4]
+
+
+@pytest.mark.parametrize("make", [PLAIN, SFT])
+def test_detach_and_even_the_end_of_a_loss_leave_no_trace(tmp_path, make):
+    trainer = make(tmp_path / "out")
+    forward, own = trainer.model.forward, trainer.model.__dict__.get("forward")
+    hooks, callbacks = trainer.model.base_model._forward_hooks.copy(), list(trainer.callback_handler.callbacks)
+
+    handle = attach(trainer, tmp_path)
+    trainer.train()
+    assert trainer.model.forward == forward
+    assert trainer.model.__dict__.get("forward") is own
+    assert trainer.model.base_model._forward_hooks == hooks
+    handle.detach()
+
+    assert trainer.callback_handler.callbacks == callbacks
+    assert "compute_loss" not in trainer.__dict__
+    assert "_entrostat_handle" not in trainer.__dict__
+
+
+def test_the_callback_and_a_model_made_when_training_begins_are_watched(tmp_path):
+    callback = entrostat.Callback(url=NO_SERVER, directory=tmp_path / "spool", run="by-callback")
+    PLAIN(tmp_path / "out", callbacks=[callback], model_init=lambda: tiny_trl.model()).train()
+    attach(trainer := PLAIN(tmp_path / "out", model_init=lambda: tiny_trl.model()), tmp_path, run="attached")
+    trainer.train()
+
+    found, openings = spooled(tmp_path / "spool")
+    assert [o["run_id"] for o in openings] == ["by-callback", "attached"]
+    steps = found["step_metric"][found["step_metric"].name == "ppl"].step.tolist()
+    assert sorted(steps) == [1, 1, 2, 2]
+
+
+def test_an_error_of_ours_is_recorded_and_training_goes_on_as_without_us(tmp_path, monkeypatch):
+    def broken(*_args, **_kwargs):
+        raise RuntimeError("planted")
+
+    alone = PLAIN(tmp_path / "out")
+    alone.train()
+    monkeypatch.setattr("entrostat.trainer_adapters.supervised.from_logits", broken)
+    attach(trainer := PLAIN(tmp_path / "out"), tmp_path)
+    trainer.train()
+
+    events = tables(tmp_path)["event"]
+    assert events[events.kind == "warning"].message.str.contains("planted").sum() == 1
+    assert all(torch.equal(a, b) for a, b in zip(alone.model.parameters(), trainer.model.parameters(), strict=True))
+
+
+def test_a_batch_without_labels_is_said_once_and_not_measured(tmp_path):
+    class Unlabelled(Trainer):
+        def compute_loss(self, model, inputs, **kwargs):
+            return model(input_ids=inputs["input_ids"]).logits.square().mean()
+
+    def collator(rows):
+        return {"input_ids": tiny_sft.collate(rows)["input_ids"]}
+
+    attach(trainer := PLAIN(tmp_path / "out", cls=Unlabelled, collator=collator), tmp_path)
+    trainer.train()
+
+    events = tables(tmp_path)["event"]
+    assert events[events.kind == "warning"].message.tolist() == [
+        "nothing is measured: the batch has no labels that fit what the model gave"
+    ]
+    assert "entropy_mean" not in values_of(tables(tmp_path)["step_metric"], 1)
+
+
+def test_a_head_that_is_not_whole_on_this_rank_means_no_candidates_said_once(tmp_path, monkeypatch):
+    monkeypatch.setattr("entrostat.trainer_adapters.supervised.is_whole", lambda _head: False)
+    attach(trainer := SFT(tmp_path / "fused"), tmp_path / "fused")
+    trainer.train()
+    attach(other := PLAIN(tmp_path / "no-logits", policy=tiny_sft.without_logits()), tmp_path / "no-logits")
+    other.train()
+    attach(third := PLAIN(tmp_path / "logits"), tmp_path / "logits")
+    third.train()
+
+    def said(folder):
+        events = tables(folder)["event"]
+        return events[events.kind == "warning"].message.tolist(), set(values_of(tables(folder)["step_metric"], 1))
+
+    warnings, found = said(tmp_path / "fused")
+    assert warnings == ["no candidates: hidden states or the head's weight are not whole on this rank"]
+    assert "entropy_mean" in found
+    assert "rank_logp_1" not in found
+    warnings, found = said(tmp_path / "no-logits")
+    assert warnings == ["nothing is measured: there are no logits, and the head's weight is not whole here"]
+    assert "entropy_mean" not in found
+    warnings, found = said(tmp_path / "logits")
+    assert warnings == []
+    assert "rank_logp_1" in found
