@@ -29,9 +29,9 @@ test: $(VENV)/.installed browser  ## every test, browser included (ARGS="-k spoo
 	@echo "==> pytest"
 	$(BIN)/python -P -m pytest $(ARGS)
 
-# verl wants another transformers than TRL, and much that its losses don't need: a venv of its own, with what they import.
+# verl wants another transformers than TRL, and much that its engine doesn't need: a venv of its own, with what it imports.
 VERL_VENV ?= .venv-verl
-VERL_NEEDS := tensordict ray transformers accelerate pandas codetiming omegaconf
+VERL_NEEDS := tensordict ray transformers accelerate pandas codetiming hydra-core peft datasets torchdata uvicorn fastapi
 
 $(VERL_VENV)/.installed: pyproject.toml constraints-verl.txt
 	@echo "==> setting up $(VERL_VENV) with $(PYTHON) (about two minutes the first time)"
@@ -43,7 +43,7 @@ $(VERL_VENV)/.installed: pyproject.toml constraints-verl.txt
 	$(VERL_VENV)/bin/python -m pip install --quiet --constraint constraints-verl.txt --no-deps verl
 	@touch $@
 
-test-verl: $(VERL_VENV)/.installed  ## our policy loss, Clip-Cov and KL-Cov against verl's own functions
+test-verl: $(VERL_VENV)/.installed  ## in verl's real FSDP engine: watched, acted on; our losses against verl's own
 	@echo "==> pytest tests/peers/verl"
 	$(VERL_VENV)/bin/python -P -m pytest tests/peers/verl $(ARGS)
 

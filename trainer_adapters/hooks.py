@@ -171,7 +171,7 @@ VERL = Trainer(
         ),
         Hook(f"{_CORE}:agg_loss", ("loss_mat", "loss_mask", "loss_agg_mode"), "interventions"),
     ),
-    otherwise=_OWN_LOOP,
+    otherwise="unset ENTROSTAT_VERL to train without it",
 )
 
 _V1, _V2 = "vllm.v1.sample.logits_processor", "vllm.v1.worker.gpu.sample.logits_processor"

@@ -179,9 +179,7 @@ class EngineRun:
         def changed(original: Callable[..., Any], **arguments: Any) -> Any:
             return self._changed(lambda: _given(micro, model_output, data), original, arguments)
 
-        loss, metrics = acting.act(
-            loss_function, call, lambda original, **given_to_it: self._changed(given, original, given_to_it)
-        )
+        loss, metrics = acting.act(loss_function, call, changed)
         if micro.asked_entropy:
             metrics.pop(_ENTROPY_METRIC, None)  # verl did not want to have it
         return loss, metrics

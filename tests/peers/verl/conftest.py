@@ -4,9 +4,17 @@ Elsewhere nothing here is collected; pytest given this folder alone then ends wi
 cannot pass without verl.
 """
 
+import os
 from importlib.util import find_spec
 
 import pytest
+
+# Before anybody imports verl: its engines run here on the CPU, and find the entry of CUDA's.
+os.environ |= {
+    "VERL_PLATFORM": "cpu",
+    "VERL_ENGINE_DEVICE": "cuda",
+    "VERL_USE_EXTERNAL_MODULES": "peers.verl.cpu_platform",
+}
 
 collect_ignore_glob = [] if find_spec("verl") else ["test_*.py"]
 
