@@ -36,13 +36,13 @@ def whole(weight: Tensor) -> Tensor:
 
 def _gathered(weight: Any) -> Tensor:
     try:
-        zero = importlib.import_module("deepspeed.zero")
+        deepspeed = importlib.import_module("deepspeed")  # zero is its attribute, no module that can be imported
     except ImportError as error:
         raise ValueError(
             "the head's weight is partitioned by DeepSpeed ZeRO-3 (it has a ds_id), and deepspeed cannot be imported "
             f"here ({error}): gather it yourself, or give logits in its place"
         ) from error
-    with zero.GatheredParameters([weight]):
+    with deepspeed.zero.GatheredParameters([weight]):
         # A copy: DeepSpeed frees the gathered storage when the block ends.
         found: Tensor = weight.detach().clone()
     return found

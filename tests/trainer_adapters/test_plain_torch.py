@@ -1,6 +1,7 @@
 """entrostat.Probe in a loop of one's own: from hidden states or logits, the numbers of the oracle."""
 
 import importlib.util
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ import entrostat
 from entrostat.interventions.chain import chain
 from entrostat.interventions.methods import METHODS
 from entrostat.interventions.policy_loss import policy_loss
-from entrostat.wire.errors import AttachError
+from entrostat.wire.errors import AttachError, SpoolError
 
 NO_SERVER = "http://127.0.0.1:9"
 ROOT = Path(__file__).parents[2]
@@ -149,6 +150,26 @@ def test_what_does_not_fit_is_named(tmp_path, change, message):
 def test_several_ranks_must_name_their_run_together(tmp_path):
     with pytest.raises(ValueError, match="session_id"):
         entrostat.Probe(directory=tmp_path, url=NO_SERVER, world_size=2)
+
+
+def test_a_directory_that_cannot_be_used_stops_one_process_at_its_start_and_moves_a_rank_of_several(
+    tmp_path, monkeypatch, caplog
+):
+    taken = tmp_path / "taken"
+    taken.write_text("a file")
+    with pytest.raises(SpoolError, match="taken"):
+        entrostat.Probe("mine", directory=taken, url=NO_SERVER)
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with entrostat.Probe(
+        "mine", directory=taken, url=NO_SERVER, rank=1, world_size=2, session_id="0" * 32
+    ) as made:  # fmt: skip
+        made.observe(**tensors(random_step(0)))
+        made.end_step(1)
+
+    (elsewhere,) = tmp_path.glob("entrostat-spool-*")
+    assert str(elsewhere) in caplog.text
+    assert values_of(spooled(elsewhere)[0]["step_metric"], 1)["num_responses"] == 12
 
 
 def test_the_example_loop_runs_and_is_recorded(tmp_path, monkeypatch):

@@ -35,10 +35,9 @@ class Partitioned:
 @pytest.fixture
 def partitioned(monkeypatch):
     made = Partitioned(torch.randn(7, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64))
-    package, zero = types.ModuleType("deepspeed"), types.ModuleType("deepspeed.zero")
-    zero.GatheredParameters = made.gather
+    package = types.ModuleType("deepspeed")
+    package.zero = types.SimpleNamespace(GatheredParameters=made.gather)
     monkeypatch.setitem(sys.modules, "deepspeed", package)
-    monkeypatch.setitem(sys.modules, "deepspeed.zero", zero)
     return made
 
 
@@ -67,7 +66,7 @@ def test_a_head_that_zero_3_partitioned_is_gathered_and_left_as_it_was(tmp_path,
 
 
 def test_without_deepspeed_a_partitioned_head_is_refused_with_the_way_out(tmp_path, partitioned, monkeypatch):
-    monkeypatch.setitem(sys.modules, "deepspeed.zero", None)
+    monkeypatch.setitem(sys.modules, "deepspeed", None)
 
     with pytest.raises(ValueError, match=r"ZeRO-3.*give logits in its place"):
         observed(tmp_path, partitioned.weight)
