@@ -163,6 +163,7 @@ VERL = Trainer(
             "probe",
         ),
         Hook("verl.workers.engine.base:BaseEngine.train_batch", ("data", "loss_function"), _BOUNDARY),
+        Hook("verl.workers.engine_workers:TrainingWorker.train_mini_batch", ("data",), "whole groups"),
         Hook("verl.workers.utils.losses:ppo_loss", ("config", "model_output", "data", "dp_group"), "probe"),
         Hook(
             f"{_CORE}:compute_policy_loss_vanilla",

@@ -9,7 +9,7 @@ stay, and its entropy and KL terms see nothing of it. With nothing on, the regis
 import contextlib
 import copy
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor
 from entrostat.interventions.casp import CaspParams, above_own_quantile
 from entrostat.interventions.methods import METHODS
 from entrostat.interventions.policy_loss import applied, tokens_of
-from entrostat.interventions.transform import Phase, Tokens, Transform
+from entrostat.interventions.transform import GroupFacts, Phase, Tokens, Transform
 from entrostat.trainer_adapters.board import Board
 from entrostat.trainer_adapters.verl.micro_batch import Rows
 
@@ -26,8 +26,6 @@ VANILLA = "vanilla"
 _NO_DUAL_CLIP = 1e9
 _ELSEWHERE = {
     "dlc": "the rollout engine samples, in other processes: see the vLLM adapter",
-    "iac": "a worker has only a part of each group: verl spreads the responses to a prompt over ranks and mini-batches",
-    "ppl_shaping": "a worker has only a part of each group: verl spreads the responses over ranks and mini-batches",
     "scope": "verl's reference policy gives the log-prob of the sampled token alone, not the distribution",
     "selective_kl": "verl's reference policy gives the log-prob of the sampled token alone, not the distribution",
     "stop": "verl's driver decides when training ends, a worker cannot: stop the job",
@@ -75,11 +73,21 @@ class Given:
         entropy: [B, T] nats, with gradient.
         is_top1: [B, T] bool.
         rows: the logits, with gradient.
+        groups: [B] the same number for responses to the same prompt.
+        facts: what whole groups say, where this rollout's were asked.
     """
 
     entropy: Tensor | None = None
     is_top1: Tensor | None = None
     rows: Rows | None = None
+    groups: Tensor | None = None
+    facts: GroupFacts = field(default_factory=GroupFacts)
+
+    def lacks(self, name: str) -> bool:
+        """Whether a method has to wait for the next rollout, whose groups will have been asked."""
+        if name == "iac":
+            return self.facts.num_others is None
+        return name == "ppl_shaping" and self.facts.ln_ppl_z is None
 
 
 def wants_entropy(board: Board) -> bool:
@@ -125,17 +133,18 @@ def changed_loss(board: Board, given: Given, original: Callable[..., Any], call:
     from verl.trainer.ppo.core_algos import agg_loss
 
     config, mask = call["config"], call["response_mask"]
+    ready = tuple(transform for transform in board.transforms if not given.lacks(transform.name))
     before = _tokens(board, given, call)
-    after, states = applied(before, board.transforms, board.states)
+    after, states = applied(before, ready, board.states)
     arguments = dict(call)
-    if _has(board.transforms, Phase.ratio):
+    if _has(ready, Phase.ratio):
         arguments["log_prob"] = call["log_prob"] + (after.log_ratio - before.log_ratio)
-    if _has(board.transforms, Phase.advantage, Phase.token_mask):
+    if _has(ready, Phase.advantage, Phase.token_mask):
         arguments["advantages"] = (after.advantage * after.weight).to(call["advantages"].dtype)
     if (after.eps_low, after.eps_high) != (before.eps_low, before.eps_high):
         arguments["config"] = _with_clip(config, after)
     loss, metrics = original(**arguments)
-    if _has(board.transforms, Phase.penalty):
+    if _has(ready, Phase.penalty):
         loss = loss + agg_loss(after.penalty, mask, call["loss_agg_mode"], **config.global_batch_info)
     board.states |= states
     board.count(after.counts)
@@ -160,6 +169,8 @@ def _tokens(board: Board, given: Given, call: Mapping[str, Any]) -> Tokens:
         entropy=given.entropy,
         is_top1=given.is_top1,
         top_logps=_candidates(board, given, call),
+        groups=given.groups,
+        facts=given.facts,
     )
 
 

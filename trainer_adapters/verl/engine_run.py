@@ -16,12 +16,13 @@ from torch import Tensor
 
 from entrostat.interventions.levers.learning_rate import LearningRateParams
 from entrostat.probe.capture import Observed, capture
+from entrostat.probe.definitions import Rollout
 from entrostat.probe.token_stats import TokenStats
 from entrostat.trainer_adapters.board import Board
 from entrostat.trainer_adapters.boundary import switch
 from entrostat.trainer_adapters.controller import Controller
 from entrostat.trainer_adapters.session import Session
-from entrostat.trainer_adapters.verl import acting
+from entrostat.trainer_adapters.verl import acting, groups
 from entrostat.trainer_adapters.verl.micro_batch import Columns, Rows, columns_of, logits_of, places_of
 from entrostat.wire.messages import Mode
 
@@ -59,6 +60,8 @@ class EngineRun:
         self._no_logits, self._is_split = acting.why_no_logits(engine), acting.is_split(engine)
         self._micro: _Micro | None = None
         self._num_responses = 0
+        permissions = session.permissions
+        self._asks_groups = permissions.mode != Mode.observe and bool({"iac", "ppl_shaping"} & set(permissions.allow))
         self._generator: torch.Generator | None = None
         self._is_closed = False
         session.recorder.rewards_from_responses = True
@@ -71,6 +74,30 @@ class EngineRun:
             self._is_closed = True
             atexit.unregister(self.close)
             self.session.end(self.step, timeout_s)
+
+    # One rollout ------------------------------------------------------------------------------------------------
+
+    def rollout(self, data: Any) -> None:
+        """Before verl cuts a rollout into mini-batches: what whole groups say, of all ranks, which all come here.
+
+        With ``iac`` or ``ppl_shaping`` allowed, ``data`` gets columns of ours, which verl carries along and ignores.
+        """
+        mine = None
+        if self.engine.is_mp_src_rank_with_outputs():
+            with self.session.guarded("reading a rollout"):
+                mine = groups.own(columns_of(data, self._is_bypass))
+        with self.session.guarded("gathering a rollout's groups"):
+            whole = groups.gathered(mine)
+            if whole is None:
+                self.session.warn_once(
+                    "verl sent no uid: nothing is known of groups, and iac and ppl_shaping do nothing"
+                )
+                return
+            self.session.recorder.rewards_from_responses = False
+            if self.session.place.rank == 0 and whole.reward is not None:
+                self.session.recorder.add_rollout(Rollout(whole.reward.numpy(), whole.prompt.numpy()))
+            if self._asks_groups and mine is not None:
+                groups.write(data, whole.facts())
 
     # One optimizer step -----------------------------------------------------------------------------------------
 
@@ -254,6 +281,8 @@ def _given(micro: _Micro, model_output: Any, data: Any) -> acting.Given:
         entropy=_response(model_output["entropy"], data) if "entropy" in model_output else None,
         is_top1=None if micro.stats is None or micro.columns is None else _like(micro.stats.is_top1, micro.columns),
         rows=micro.rows,
+        groups=None if micro.columns is None else micro.columns.prompt,
+        facts=groups.read(data),
     )
 
 

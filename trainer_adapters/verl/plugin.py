@@ -1,8 +1,8 @@
 """What verl loads in every process, by its entry-point group ``verl.plugins``: nothing, unless ``ENTROSTAT_VERL=1``.
 
 verl imports its plugins at the end of ``import verl`` and swallows what they raise (at DEBUG). So nothing is done here
-that may fail: the taps are put in when verl's FSDP engine is imported, by whoever needs it, and a hook that has moved
-is an ``AttachError`` there, in the worker that was about to train, where nobody swallows it.
+that may fail: the taps are put in when verl's FSDP engine and its worker are imported, by whoever needs them. A hook
+that has moved is an ``AttachError`` there, in the process that was about to train, where nobody swallows it.
 
 A process without an engine (the driver, a rollout server) imports nothing more than it would without us.
 """
@@ -21,6 +21,7 @@ log = logging.getLogger("entrostat")
 
 SWITCH = "ENTROSTAT_VERL"
 ENGINE = "verl.workers.engine.fsdp.transformer_impl"
+WORKER = "verl.workers.engine_workers"
 _ON, _OFF = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
 
 
@@ -37,25 +38,28 @@ def is_wanted() -> bool:
 
 
 def activate() -> None:
-    """Have the taps put in as soon as the engine is imported; at once where it has been."""
-    if not _exists(ENGINE):
-        _say(
-            f"{SWITCH} is set, but this verl has no {ENGINE}: nothing will be recorded. entrostat knows verl 0.9; "
-            f"install verl 0.9.1, update entrostat, or unset {SWITCH}"
-        )
-        return
-    if ENGINE in sys.modules:
-        _install(sys.modules[ENGINE])
-    elif not any(isinstance(finder, _WhenImported) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _WhenImported(ENGINE, _install))
+    """Have the taps put in as soon as the engine and the worker are imported; at once where they have been."""
+    for name in (ENGINE, WORKER):
+        if not _exists(name):
+            _say(
+                f"{SWITCH} is set, but this verl has no {name}: nothing will be recorded. entrostat knows verl 0.9; "
+                f"install verl 0.9.1, update entrostat, or unset {SWITCH}"
+            )
+        elif name in sys.modules:
+            _install(sys.modules[name])
+        elif not any(isinstance(finder, _WhenImported) and finder.name == name for finder in sys.meta_path):
+            sys.meta_path.insert(0, _WhenImported(name, _install))
 
 
-def _install(_module: ModuleType) -> None:
-    from entrostat.trainer_adapters.verl.taps import install
+def _install(module: ModuleType) -> None:
+    from entrostat.trainer_adapters.verl.taps import install, install_worker
     from entrostat.wire.errors import AttachError
 
     try:
-        install()
+        if module.__name__ == ENGINE:
+            install()
+        else:
+            install_worker()
     except AttachError as error:
         _say(str(error))
         raise

@@ -1,8 +1,9 @@
-"""The three methods of verl's FSDP engine that are wrapped, and the run that begins at the first update.
+"""The methods of verl's FSDP engine and worker that are wrapped, and the run that begins at the first update.
 
 - ``train_batch``: one optimizer step; the only place where what is in force changes;
 - ``forward_step``: one micro-batch; an update's loss function is handed on wrapped;
-- ``prepare_model_outputs``: where the logits are, until verl's backward.
+- ``prepare_model_outputs``: where the logits are, until verl's backward;
+- ``train_mini_batch`` of the worker: a whole rollout, before it is cut into mini-batches; what its groups say.
 
 They are wrapped on the class, so engines that build on it are covered, and only an update of a policy (``ppo_loss``) is
 looked at: critics, references, old log-probs and evaluation pass through.
@@ -53,8 +54,22 @@ def install() -> None:
         setattr(FSDPEngineWithLMHead, name, _wrapped(getattr(FSDPEngineWithLMHead, name), tap))
 
 
+def install_worker() -> None:
+    """Wrap the worker's method; a second time does nothing.
+
+    Raises:
+        AttachError: it has moved; with the version found, those known and the way out.
+    """
+    from verl.workers.engine_workers import TrainingWorker
+
+    if not hasattr(TrainingWorker.train_mini_batch, _INSTALLED):
+        check(VERL, ["whole groups"])
+        # functools.wraps copies what verl's decorator has written on the function: how it is dispatched.
+        TrainingWorker.train_mini_batch = _wrapped(TrainingWorker.train_mini_batch, _train_mini_batch)
+
+
 def uninstall() -> None:
-    """Leave verl's class as it was found."""
+    """Leave verl's engine as it was found."""
     from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
     for name in ("train_batch", "forward_step", "prepare_model_outputs"):
@@ -72,19 +87,32 @@ def _wrapped(original: Callable[..., Any], tap: Callable[..., Any]) -> Callable[
     return method
 
 
+def _train_mini_batch(original: Callable[..., Any], worker: Any, data: Any) -> Any:
+    config = _actor_config(worker.loss_fn)
+    run = None if config is None or not hasattr(worker.engine, "forward_step") else _run_of(worker.engine, config)
+    if run is not None:
+        run.rollout(data)
+    return original(data)
+
+
 def _train_batch(original: Callable[..., Any], engine: Any, data: Any, loss_function: Any) -> Any:
     config = _actor_config(loss_function)
     if config is None:
         return original(data, loss_function)
-    if RUN not in engine.__dict__:
-        setattr(engine, RUN, begin(engine, config))
-    run: EngineRun | None = getattr(engine, RUN)
+    run = _run_of(engine, config)
     if run is None:
         return original(data, loss_function)
     with run.update(len(data)) as done:
         output = original(data, loss_function)
         done(output)
     return output
+
+
+def _run_of(engine: Any, config: Any) -> EngineRun | None:
+    if RUN not in engine.__dict__:
+        setattr(engine, RUN, begin(engine, config))
+    run: EngineRun | None = getattr(engine, RUN)
+    return run
 
 
 def _forward_step(
