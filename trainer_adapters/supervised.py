@@ -102,7 +102,7 @@ class SupervisedTap:
     # What the trainer calls -------------------------------------------------------------------------------------
 
     def _on_compute_loss(self, original: Any, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        if self.session is None or not self.trainer.model.training or not torch.is_grad_enabled():
+        if self.session is None or not self.trainer.model.training:
             return original(model, inputs, *args, **kwargs)
         # Taken out now: the trainer pops the labels where the loss is not the model's own.
         batch = {name: inputs.get(name) for name in _BATCH}

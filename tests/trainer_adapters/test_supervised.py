@@ -115,6 +115,7 @@ def test_every_loss_and_gradient_is_the_same_to_the_bit_and_the_model_is_asked_n
     assert watched.num_forwards == alone.num_forwards > 0
     found = values_of(tables(tmp_path)["step_metric"], 2)
     assert {"entropy_mean", "ppl", "rank_logp_1", "top1_rate", "num_tokens", "share_formal"} <= set(found)
+    assert found["num_responses"] == 4  # each text once, whatever else the loss asked the model
     assert "warning" not in set(tables(tmp_path)["event"].kind)
 
 

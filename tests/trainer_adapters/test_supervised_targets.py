@@ -30,6 +30,13 @@ def test_positions_that_begin_anew_begin_a_document():
     assert [d for d, i in zip(found.document[0].tolist(), found.ids[0].tolist(), strict=True) if i >= 0] == [0, 1, 1]
 
 
+def test_documents_of_one_token_are_documents_and_so_is_each_token_of_padding():
+    found = targets_of({"shift_labels": torch.tensor([[5, 6, 7, -100, -100]]),
+                        "position_ids": torch.tensor([[0, 0, 1, 0, 0]])}, 5)  # fmt: skip
+
+    assert found.document.tolist() == [[0, 1, 1, 2, 3]]
+
+
 def test_tokens_put_before_the_row_predict_its_first_label():
     assert targets_of({"labels": LABELS[:1]}, 6).ids.tolist() == [[-100, 5, 6, 7, -100, -100]]
 
