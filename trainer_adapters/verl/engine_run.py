@@ -89,9 +89,7 @@ class EngineRun:
         with self.session.guarded("gathering a rollout's groups"):
             whole = groups.gathered(mine)
             if whole is None:
-                self.session.warn_once(
-                    "verl sent no uid: nothing is known of groups, and iac and ppl_shaping do nothing"
-                )
+                self.session.warn_once("verl sent no uid: groups are not known, iac and ppl_shaping do nothing")
                 return
             self.session.recorder.rewards_from_responses = False
             if self.session.place.rank == 0 and whole.reward is not None:

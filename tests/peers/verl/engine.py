@@ -43,24 +43,28 @@ def join_one_process(path):
             torch.distributed.init_process_group("gloo", init_method=f"file://{path}", rank=0, world_size=1)
 
 
-def build(path, *, lr=1e-2, use_remove_padding=False, **engine_options):
-    """verl's own FSDP2 engine of the policy at ``path``, in float32."""
-    engine = EngineRegistry.new(
-        model_type="language_model",
-        backend="fsdp2",
-        model_config=HFModelConfig(
-            path=path, load_tokenizer=False, use_remove_padding=use_remove_padding, enable_gradient_checkpointing=False,
-            override_config={"attn_implementation": "sdpa"},
-        ),
-        engine_config=FSDPEngineConfig(
-            strategy="fsdp2", mixed_precision={"param_dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"},
-            use_torch_compile=False, use_dynamic_bsz=False, micro_batch_size_per_gpu=4, **engine_options,
-        ),
-        optimizer_config=FSDPOptimizerConfig(lr=lr, total_training_steps=100, weight_decay=0.0, clip_grad=1e9),
-        checkpoint_config=CheckpointConfig(),
+def configs(path, *, lr=1e-2, use_remove_padding=False, **engine_options):
+    """verl's settings of model, engine and optimizer: FSDP2 in float32."""
+    model = HFModelConfig(
+        path=path, load_tokenizer=False, use_remove_padding=use_remove_padding, enable_gradient_checkpointing=False,
+        override_config={"attn_implementation": "sdpa"},
     )  # fmt: skip
-    engine.initialize()
-    return engine
+    engine = FSDPEngineConfig(
+        strategy="fsdp2", mixed_precision={"param_dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"},
+        use_torch_compile=False, use_dynamic_bsz=False, micro_batch_size_per_gpu=4, **engine_options,
+    )  # fmt: skip
+    return model, engine, FSDPOptimizerConfig(lr=lr, total_training_steps=100, weight_decay=0.0, clip_grad=1e9)
+
+
+def build(path, **options):
+    """verl's own engine of the policy at ``path``; options as in ``configs``."""
+    model, engine, optimizer = configs(path, **options)
+    made = EngineRegistry.new(
+        model_type="language_model", backend="fsdp2", model_config=model, engine_config=engine,
+        optimizer_config=optimizer, checkpoint_config=CheckpointConfig(),
+    )  # fmt: skip
+    made.initialize()
+    return made
 
 
 def actor_config(loss_mode="vanilla", **options):
@@ -117,6 +121,11 @@ def sequences(seed=0, num=NUM_RESPONSES):
     return found
 
 
+def taken(seqs, rows):
+    """Some of the responses."""
+    return Sequences(*([getattr(seqs, name)[i] for i in rows] for name in Sequences.__dataclass_fields__))
+
+
 def logits_of(model, seqs, i):
     """[T, V] logits of response ``i``, divided by the temperature, from a plain transformers model, nothing packed."""
     prompt, response = seqs.prompts[i], seqs.responses[i]
@@ -156,6 +165,15 @@ def as_data(seqs, **settings):
     return data
 
 
+def numbers(metrics):
+    """verl's metrics as lists of floats."""
+    found = {}
+    for name, values in metrics.items():
+        values = values if isinstance(values, list) else [values]
+        found[name] = [float(v) for x in values for v in getattr(x, "values", [x])]
+    return found
+
+
 @dataclass
 class Update:
     """What one optimizer step did: verl's losses and metrics, and every gradient before clipping."""
@@ -181,7 +199,7 @@ def update(engine, config, data):
     finally:
         del engine.optimizer_step
     engine.lr_scheduler_step()
-    metrics = {name: [float(v) for v in getattr(x, "values", [x])] for name, x in output["metrics"].items()}
+    metrics = numbers(output["metrics"])
     return Update(output["loss"], metrics, gradients)
 
 

@@ -17,6 +17,7 @@ import entrostat.trainer_adapters.verl.engine_run as engine_run
 from entrostat.interventions.chain import chain
 from entrostat.interventions.methods import LEVERS, METHODS, SAMPLING
 from entrostat.interventions.policy_loss import policy_loss
+from entrostat.interventions.transform import GroupFacts
 from entrostat.trainer_adapters.controller import Intent
 from entrostat.trainer_adapters.session import Session
 from entrostat.trainer_adapters.verl import acting, taps
@@ -238,6 +239,8 @@ ACTIVE = {
     "kl_cov": {"k": 0.1, "beta": 0.5},
     "clip_cov": {"r": 1.0, "w_low": 0.02, "w_high": 5.0},  # a share of 1 takes every candidate: nothing is drawn
     "casp": {"a": 0.2, "tau": 0.5},
+    "iac": {},
+    "ppl_shaping": {"alpha": 0.3},
     "position_shaping": {},
     "clip_higher": {"eps_low": 0.05, "eps_high": 0.1},
     "entropy_bonus": {"c": 0.2},
@@ -251,14 +254,26 @@ SETS = {name: {name: params} for name, params in ACTIVE.items()} | {
     "kl_cov without clip": {"kl_cov": {"k": 0.2, "beta": 0.7, "clip": False}},
     "several": {
         "casp": {"a": 0.2, "tau": 0.5}, "clip_higher": {"eps_high": 0.4}, "forking_tokens": {"share": 0.6},
-        "entropy_bonus": {"c": 0.1}, "position_shaping": {},
+        "entropy_bonus": {"c": 0.1}, "position_shaping": {}, "iac": {},
     },
 }  # fmt: skip
 
 
+def facts(seqs):
+    """What each response's whole group says, response by response."""
+    others, z = [], []
+    of_group = {uid: [i for i, u in enumerate(seqs.uids) if u == uid] for uid in seqs.uids}
+    ln_ppl = [-float(old.double()[mask != 0].mean()) for old, mask in zip(seqs.old, seqs.masks, strict=True)]
+    for i, uid in enumerate(seqs.uids):
+        others.append(sum(float(seqs.advantages[j][0]) <= 0 for j in of_group[uid]))
+        values = [ln_ppl[j] for j in of_group[uid]]
+        z.append((ln_ppl[i] - np.mean(values)) / np.std(values))
+    return GroupFacts(torch.tensor(others), torch.tensor(z))
+
+
 def plain_gradients(plain, seqs, active, config):
     """Gradients of our plain loss on the plain model's full logits, micro-batch by micro-batch as verl cuts them."""
-    model, states = plain, {}
+    model, states, whole = plain, {}, facts(seqs)
     model.zero_grad()
     num_tokens = sum(int(m.sum()) for m in seqs.masks)
     for first in range(0, len(seqs.responses), 4):
@@ -278,7 +293,8 @@ def plain_gradients(plain, seqs, active, config):
         result = policy_loss(
             has["logp"], has["advantages"], has["mask"], old_logp=has["old"], transforms=chain(active), states=states,
             eps_low=eps_low, eps_high=eps_high, aggregation="fixed", normaliser=num_tokens, entropy=has["entropy"],
-            top_logps=has["top"], is_top1=has["is_top1"],
+            top_logps=has["top"], is_top1=has["is_top1"], groups=torch.zeros(4),
+            facts=GroupFacts(whole.num_others[first : first + 4], whole.ln_ppl_z[first : first + 4]),
         )  # fmt: skip
         states = result.states
         result.loss.backward()
@@ -293,13 +309,19 @@ def difference(found, wanted):
 
 @pytest.mark.parametrize("use_remove_padding", [False, True], ids=["padded", "packed"])
 @pytest.mark.parametrize("name", SETS)
-def test_an_update_is_that_of_the_plain_policy_loss(policy, plain, watched, note_difference, name, use_remove_padding):
+def test_an_update_is_that_of_the_plain_policy_loss(
+    policy, plain, watched, monkeypatch, note_difference, name, use_remove_padding
+):
+    monkeypatch.setenv("ENTROSTAT_MODE", "act")
+    # The server is silent: what the test puts up stays.
+    monkeypatch.setattr(engine_run, "switch", lambda *args: None)
     engine, seqs = tiny.build(policy, use_remove_padding=use_remove_padding), tiny.near(plain, tiny.sequences())
     config = tiny.actor_config(**NO_DUAL_CLIP)
     run = begun(engine, config)
     switch_on(engine, **SETS[name])
     data = tiny.as_data(seqs, use_remove_padding=use_remove_padding)
 
+    run.rollout(data)  # as verl's worker, before it cuts the rollout into mini-batches
     done = tiny.update(engine, config, data)
     watched(engine)
 
@@ -356,11 +378,11 @@ def test_what_the_server_wants_is_put_up_between_two_steps_and_told(policy, watc
 
 def test_allowing_what_verl_cannot_have_is_said_before_the_first_update(policy, watched, monkeypatch):
     monkeypatch.setenv("ENTROSTAT_MODE", "act")
-    monkeypatch.setenv("ENTROSTAT_ALLOW", "iac")
+    monkeypatch.setenv("ENTROSTAT_ALLOW", "scope")
     engine = tiny.build(policy)
     before = tiny.weights(engine)
 
-    with pytest.raises(AttachError, match="a worker has only a part of each group"):
+    with pytest.raises(AttachError, match="not the distribution"):
         tiny.update(engine, tiny.actor_config(), tiny.as_data(tiny.sequences()))
 
     assert all(torch.equal(before[n], w) for n, w in tiny.weights(engine).items())
