@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from entrostat.trainer_adapters.vllm.outputs import rollout_rows
-from entrostat.trainer_adapters.vllm.trl_rollouts import check_logprobs, rollout_logprobs
+from entrostat.trainer_adapters.vllm.trl_rollouts import check_logprobs, name_steps, rollout_logprobs
 from entrostat.wire.errors import AttachError
 
 # One response, tokens 7, 3, 5. At its first position 7 was sampled, which is the third most likely.
@@ -90,8 +90,10 @@ class Generation:
     def __init__(self):
         self.logprobs = 0
         self.generation_kwargs = {}
+        self.mode, self.asked = "colocate", []
 
     def generate(self, prompts, images, num_generations, profiler=None):
+        self.asked.append(self.generation_kwargs)
         keep = self.logprobs or 1
         places = [sorted(p, key=lambda entry: -entry[1]) if self.logprobs else p[:1] for p in PLACES]
         logps = [[[e[1] for e in p][: keep + 1] for p in places]]
@@ -152,3 +154,24 @@ def test_a_trainer_without_vllm_and_a_generate_that_moved_are_refused():
         rollout_logprobs(SimpleNamespace(vllm_generation=moved), 3)
     with pytest.raises(ValueError, match="n=0"):
         rollout_logprobs(SimpleNamespace(vllm_generation=Generation()), 0)
+
+
+@pytest.mark.parametrize(("mode", "name"), [("colocate", "extra_args"), ("server", "vllm_xargs")])
+def test_each_request_names_the_step_that_will_train_on_it_beside_what_the_user_asks(mode, name):
+    generation = Generation()
+    generation.mode, generation.generation_kwargs = mode, {"top_k": 5, name: {"mine": 1}}
+    trainer = SimpleNamespace(vllm_generation=generation, state=SimpleNamespace(global_step=0))
+    inner, handle = rollout_logprobs(trainer, 2), name_steps(trainer)
+    check_logprobs(trainer)
+
+    for step in (0, 4):
+        trainer.state.global_step = step
+        assert trl_reads(generation) == [[-2.0, -0.1, -1.0]]
+
+    assert generation.asked == [{"top_k": 5, name: {"mine": 1, "entrostat_step": step}} for step in (1, 5)]
+    assert generation.generation_kwargs == {"top_k": 5, name: {"mine": 1}}
+    handle.remove()
+    inner.remove()
+    assert "generate" not in vars(generation)
+    with pytest.raises(AttachError, match="use_vllm=True"):
+        name_steps(SimpleNamespace())

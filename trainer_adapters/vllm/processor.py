@@ -67,6 +67,8 @@ class Request:
         return value if value >= _GREEDY_BELOW else 1.0
 
 
+STEP = "entrostat_step"
+"""The key of a request's ``extra_args`` that names the trainer's step (``rollout_stream.py``)."""
 _GREEDY_BELOW = 1e-5
 """vLLM's own: a temperature below is greedy."""
 

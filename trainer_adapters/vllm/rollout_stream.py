@@ -32,7 +32,7 @@ from entrostat.probe.rows import event_rows, metric_rows
 from entrostat.trainer_adapters import run_info
 from entrostat.trainer_adapters.session import Options, from_environment, spool_root
 from entrostat.trainer_adapters.vllm.measured import Kept, measure
-from entrostat.trainer_adapters.vllm.processor import Batch, Processor, Request
+from entrostat.trainer_adapters.vllm.processor import STEP, Batch, Processor, Request
 from entrostat.trainer_adapters.vllm.rollout_probe import asked_for, check_opt_out
 from entrostat.wire.declared.rollout import RANKS
 from entrostat.wire.errors import AttachError
@@ -42,7 +42,6 @@ from entrostat.wire.sender import Sender
 
 log = logging.getLogger("entrostat")
 
-STEP = "entrostat_step"
 _LARGEST_STEP = 2**31 - 1
 _SEND_EVERY_S = 1.0
 _FORGET_AFTER_S = 60.0

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from entrostat.trainer_adapters.vllm.processor import STEP
 from entrostat.wire.errors import AttachError
 
 _MARK = "_entrostat_sampled_first"
@@ -79,16 +80,65 @@ def rollout_logprobs(trainer: Any, n: int, seen: Callable[[Listed], None] | None
     """
     if n < 1:
         raise ValueError(f"n={n}: ask for one candidate or more; without any there is nothing to do")
+    generation = _generation_of(trainer)
+    return RolloutLogprobs(generation, n, seen)
+
+
+class StepNames:
+    """Handle of ``name_steps``; ``remove()`` puts TRL back as it was, wraps on top of this one removed before."""
+
+    def __init__(self, trainer: Any, generation: Any) -> None:
+        self._trainer, self._generation = trainer, generation
+        self._original = generation.generate
+        self._had_one = "generate" in vars(generation)
+        wrapper = functools.partial(self._generate)
+        if hasattr(self._original, _MARK):
+            setattr(wrapper, _MARK, True)
+        generation.generate = functools.update_wrapper(wrapper, self._original)
+
+    def _generate(self, *args: Any, **kwargs: Any) -> Any:
+        generation = self._generation
+        given = generation.generation_kwargs
+        # The completion API calls a request's own arguments otherwise than SamplingParams does.
+        name = "vllm_xargs" if generation.mode == "server" else "extra_args"
+        step = {STEP: int(self._trainer.state.global_step) + 1}
+        generation.generation_kwargs = {**(given or {}), name: {**((given or {}).get(name) or {}), **step}}
+        try:
+            return self._original(*args, **kwargs)
+        finally:
+            generation.generation_kwargs = given
+
+    def remove(self) -> None:
+        """TRL as it was found."""
+        if self._had_one:
+            self._generation.generate = self._original
+        else:
+            del self._generation.generate
+
+
+def name_steps(trainer: Any) -> StepNames:
+    """Have each of TRL's requests to vLLM name the step that will first train on it, for ``RolloutStream``.
+
+    Raises:
+        AttachError: the trainer does not generate with vLLM, or TRL's ``generate`` has moved.
+    """
+    generation = _generation_of(trainer)
+    if not hasattr(generation, "generation_kwargs") or getattr(generation, "mode", None) not in ("server", "colocate"):
+        raise AttachError("VLLMGeneration has no generation_kwargs or another mode; known are TRL 1.15 and 1.16")
+    return StepNames(trainer, generation)
+
+
+def _generation_of(trainer: Any) -> Any:
     generation = getattr(trainer, "vllm_generation", None)
     if generation is None:
         raise AttachError(f"{type(trainer).__name__} does not generate with vLLM: set use_vllm=True, or leave this out")
     found = list(inspect.signature(generation.generate).parameters)
     if found != _EXPECTED or not hasattr(generation, "logprobs"):
         raise AttachError(
-            f"VLLMGeneration.generate takes {found}, expected {_EXPECTED}; known are TRL 1.15 and 1.16. Without "
-            "rollout_logprobs the rollout probe still measures the candidates, in the engine"
+            f"VLLMGeneration.generate takes {found}, expected {_EXPECTED}; known are TRL 1.15 and 1.16. Without this "
+            "the rollout probe still measures the candidates, in the engine"
         )
-    return RolloutLogprobs(generation, n, seen)
+    return generation
 
 
 def check_logprobs(trainer: Any) -> None:
