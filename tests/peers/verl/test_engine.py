@@ -52,7 +52,7 @@ def watched(tmp_path, monkeypatch):
 
 
 def closed(engine, folder):
-    getattr(engine, taps.RUN).close(1.0)
+    getattr(engine, taps.RUN).close(0.0)
     return spooled(folder)
 
 
@@ -214,7 +214,7 @@ def test_in_bypass_mode_the_old_log_probs_are_the_engines_so_no_mismatch_is_told
     engine = tiny.build(policy)
     run = begun(engine, tiny.actor_config(loss_mode="bypass_mode"))
     columns = engine_run.columns_of(tiny.as_data(tiny.sequences()), run._is_bypass)
-    run.close(0.1)
+    run.close(0.0)
 
     assert columns.rollout_logp is None
 
@@ -223,7 +223,7 @@ def test_a_run_that_resumed_goes_on_counting(policy, watched):
     engine, config = tiny.build(policy), tiny.actor_config()
     for seed in range(2):
         tiny.update(engine, config, tiny.as_data(tiny.sequences(seed)))
-    engine.__dict__.pop(taps.RUN).close(0.1)
+    engine.__dict__.pop(taps.RUN).close(0.0)
 
     tiny.update(engine, config, tiny.as_data(tiny.sequences(2)))
     tables, openings = watched(engine)
