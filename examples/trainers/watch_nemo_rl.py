@@ -45,7 +45,7 @@ class Watched:
                 labels=data["input_ids"][:, 1:],
                 mask=(data["token_mask"] * data["sample_mask"].unsqueeze(-1))[:, 1:],
                 advantages=data["advantages"][:, 1:],
-                old_logps=data["prev_logprobs"][:, 1:],
+                old_logps=None if self.loss_fn.force_on_policy_ratio else data["prev_logprobs"][:, 1:],
                 rollout_logps=data["generation_logprobs"][:, 1:],
             )
         return self.loss_fn(logp, data, global_valid_seqs, global_valid_toks)
