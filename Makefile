@@ -8,7 +8,7 @@ ARGS ?=
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help demo test test-verl bench check docs format browser clean
+.PHONY: help demo test test-trl-oldest test-verl bench check docs format browser clean
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
@@ -28,6 +28,26 @@ demo: $(VENV)/.installed  ## train a small model with everything attached, serve
 test: $(VENV)/.installed browser  ## every test, browser included (ARGS="-k spool -x")
 	@echo "==> pytest"
 	$(BIN)/python -P -m pytest $(ARGS)
+
+# The oldest TRL that adapters know. Its fused head is Triton only: on a CPU Triton interprets it, which takes its time.
+TRL_OLDEST ?= 1.15.0
+TRL_VENV ?= .venv-trl-oldest
+TRL_TESTS := $(addprefix tests/trainer_adapters/, test_hooks.py test_trl_policy.py test_trl_loss.py test_reference.py \
+	test_hf_levers.py test_reward_functions.py test_dlc.py) tests/regressions/test_trl_entropy.py tests/flow/test_ranks.py
+
+$(TRL_VENV)/.installed: pyproject.toml constraints.txt
+	@echo "==> setting up $(TRL_VENV) with $(PYTHON) (about three minutes the first time)"
+	$(PYTHON) -m venv $(TRL_VENV)
+	$(TRL_VENV)/bin/python -m pip install --quiet --upgrade pip
+	sed 's/^trl==.*/trl==$(TRL_OLDEST)/' constraints.txt > $(TRL_VENV)/constraints.txt
+	$(TRL_VENV)/bin/python -m pip install --quiet --constraint $(TRL_VENV)/constraints.txt torch
+	$(TRL_VENV)/bin/python -m pip install --quiet --constraint $(TRL_VENV)/constraints.txt \
+		--editable '.[trl]' datasets peft triton pytest pytest-timeout hypothesis
+	@touch $@
+
+test-trl-oldest: $(TRL_VENV)/.installed  ## the tests of TRL's adapter with the oldest TRL it knows
+	@echo "==> pytest with TRL $(TRL_OLDEST)"
+	TRITON_INTERPRET=1 $(TRL_VENV)/bin/python -P -m pytest --timeout 900 $(TRL_TESTS) $(ARGS)
 
 # verl wants another transformers than TRL, and much that its engine doesn't need: a venv of its own, with what it imports.
 VERL_VENV ?= .venv-verl
@@ -72,4 +92,4 @@ browser:
 	@deploy/install-browser.sh
 
 clean:  ## remove the virtual environment and caches
-	rm -rf $(VENV) $(VERL_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) $(TRL_VENV) $(VERL_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
