@@ -42,7 +42,7 @@ $(TRL_VENV)/.installed: pyproject.toml constraints.txt
 	sed 's/^trl==.*/trl==$(TRL_OLDEST)/' constraints.txt > $(TRL_VENV)/constraints.txt
 	$(TRL_VENV)/bin/python -m pip install --quiet --constraint $(TRL_VENV)/constraints.txt torch
 	$(TRL_VENV)/bin/python -m pip install --quiet --constraint $(TRL_VENV)/constraints.txt \
-		--editable '.[trl]' datasets peft triton pytest pytest-timeout hypothesis
+		--editable '.[trl]' datasets peft triton==3.9.0 pytest pytest-timeout hypothesis
 	@touch $@
 
 test-trl-oldest: $(TRL_VENV)/.installed  ## the tests of TRL's adapter with the oldest TRL it knows
