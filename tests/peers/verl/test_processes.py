@@ -1,6 +1,7 @@
 """As verl is started: processes of their own, the plugin loaded by its entry point, or not."""
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +26,20 @@ ABSENT = """
 import sys
 sys.path.insert(0, sys.argv[1])  # a package of this name without an engine
 import entrostat.trainer_adapters.verl.plugin
+"""
+
+BY_RAY = """
+import sys
+import ray
+ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False,
+         runtime_env={"env_vars": {"ENTROSTAT_VERL": "1", "RANK": "0", "WORLD_SIZE": "1"}})
+@ray.remote
+def work(policy, out):
+    from peers.verl import train_worker
+    train_worker.main(policy, out)
+    return "entrostat.trainer_adapters.verl.taps" in sys.modules
+print("in a worker of Ray's:", ray.get(work.remote(*sys.argv[1:])))
+ray.shutdown()
 """
 
 
@@ -94,6 +109,26 @@ def masks_of(seqs, rank, step):
     """A rank's masks of a mini-batch, as verl's worker cuts them."""
     mine = seqs.masks[rank::2]
     return mine[(step - 1) * len(mine) // 2 : step * len(mine) // 2]
+
+
+@pytest.mark.slow
+def test_a_worker_that_ray_started_loads_the_plugin_by_ray_s_environment(tmp_path):
+    policy = tiny.save_policy(tmp_path / "policy")
+
+    done = run(["-c", BY_RAY, policy, tmp_path / "out.pt"], tmp_path, MASTER_ADDR="127.0.0.1", MASTER_PORT=free_port())
+
+    assert "in a worker of Ray's: True" in done.stdout, done.stderr[-4000:]
+    tables, openings = spooled(tmp_path / "spool")
+    assert [o["run_id"] for o in openings] == ["mine"]
+    assert sorted(tables["step_metric"].query("name == 'entropy_mean'").step) == [1, 2]
+    # Ray ends its workers without asking them.
+    assert not tables["event"].kind.eq("run_ended").any()
+
+
+def free_port():
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return str(listening.getsockname()[1])
 
 
 def test_a_hook_that_has_moved_stops_the_import_of_the_engine_and_is_on_stderr(tmp_path):

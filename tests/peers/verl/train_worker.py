@@ -48,6 +48,8 @@ def main(policy, out):
         metrics = {k: v for k, v in tu.get(output, "metrics").items() if k == "grad_norm" or k.startswith("actor/")}
         torch.save({"weights": weights, "metrics": tiny.numbers(metrics)}, Path(out))
     run = getattr(worker.engine, "_entrostat_run", None)
+    if run is not None:
+        run.session.sender.flush(3.0)  # to disk, for nobody answers: Ray's workers are ended without notice
     print("watched" if run is not None else "not watched", "entrostat.trainer_adapters.verl.taps" in sys.modules)
 
 
