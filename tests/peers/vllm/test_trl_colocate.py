@@ -33,6 +33,7 @@ def test_nothing_that_trl_computes_is_changed(runs):
 
     clocks = {"step_time", "train_runtime", "num_tokens"}
     assert len(without["log"]) == 3
+    assert all(entry["grad_norm"] > 0 for entry in without["log"])
     for one, other in zip(without["log"], with_ours["log"], strict=True):
         assert {k: v for k, v in one.items() if k not in clocks} == {k: v for k, v in other.items() if k not in clocks}
     assert without["weight"] == with_ours["weight"]

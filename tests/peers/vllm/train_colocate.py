@@ -25,6 +25,11 @@ from entrostat.trainer_adapters.vllm.rollout_probe import RolloutProbe
 from entrostat.trainer_adapters.vllm.trl_rollouts import check_logprobs, name_steps, rollout_logprobs
 
 
+def variety(completions, **_):
+    """A reward that differs within each group from the first step on: the share of different words."""
+    return [len(set(text.split())) / 8 for text in completions]
+
+
 def keep_weights(layer, remove_weight):
     layer.cpu_linear = torch.nn.functional.linear
 
@@ -32,7 +37,12 @@ def keep_weights(layer, remove_weight):
 def train(folder: Path, with_ours: bool) -> dict:
     policy = AutoModelForCausalLM.from_pretrained(folder / "policy")
     trainer = tiny_trl.trainer(
-        folder, policy=policy, use_vllm=True, vllm_mode="colocate", vllm_max_model_length=64, num_generations=4
+        folder,
+        policy=policy,
+        use_vllm=True,
+        vllm_mode="colocate",
+        vllm_max_model_length=64,
+        reward_funcs=variety,
     )
     llm, seen = trainer.vllm_generation.llm, []
     if with_ours:
