@@ -88,9 +88,12 @@ def _wrapped(original: Callable[..., Any], tap: Callable[..., Any]) -> Callable[
 
 
 def _train_mini_batch(original: Callable[..., Any], worker: Any, data: Any) -> Any:
+    from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
+
     config = _actor_config(worker.loss_fn)
-    run = None if config is None or not hasattr(worker.engine, "forward_step") else _run_of(worker.engine, config)
-    if run is not None:
+    if config is not None and not isinstance(worker.engine, FSDPEngineWithLMHead):
+        _once(f"a run with the engine {type(worker.engine).__name__} is not recorded: entrostat reads fsdp and fsdp2")
+    elif config is not None and (run := _run_of(worker.engine, config)) is not None:
         run.rollout(data)
     return original(data)
 
@@ -151,7 +154,7 @@ def _actor_config(loss_function: Any) -> Any:
 
 @functools.cache
 def _once(message: str) -> None:
-    log.warning("verl: %s", message)
+    log.error("verl: %s", message)
 
 
 # The run begins -------------------------------------------------------------------------------------------------------

@@ -1,8 +1,10 @@
 """verl's real FSDP2 engine with its real ``ppo_loss`` on the CPU: watched, the numbers are the same; acted on, ours."""
 
+import dataclasses
 import json
 import logging
 import math
+import types
 from functools import partial
 
 import numpy as np
@@ -12,6 +14,7 @@ from peers.verl import engine as tiny
 from reference import signals_oracle as oracle
 from support.spool import spooled, values_of
 from transformers import Qwen2ForCausalLM
+from verl.workers.utils.losses import ppo_loss
 
 import entrostat.trainer_adapters.verl.engine_run as engine_run
 from entrostat.interventions.chain import chain
@@ -446,6 +449,33 @@ def test_a_method_that_raises_is_taken_down_and_the_step_is_as_without_it(policy
     # The first micro-batch went through verl's graph with the entropy in it, times a coefficient of 0.
     assert done.losses == alone.losses
     assert difference(done.gradients, {n: g.double() for n, g in alone.gradients.items()}) < 1e-6
+
+
+def test_what_raised_on_another_rank_comes_down_here_too(policy, watched, monkeypatch):
+    def gathered(into, mine):
+        into[:] = [mine, "RuntimeError: planted"]
+
+    monkeypatch.setenv("ENTROSTAT_MODE", "act")
+    engine = tiny.build(policy)
+    run = begun(engine, tiny.actor_config())
+    switch_on(engine, entropy_bonus={"c": 0.2})
+    run.session.place = dataclasses.replace(run.session.place, world_size=2)
+    monkeypatch.setattr(torch.distributed, "all_gather_object", gathered)
+
+    run._share_failure()
+    run.close(0.0)
+
+    assert run.board.failure == "on rank 1: RuntimeError: planted"
+    assert run.board.transforms == ()
+
+
+def test_an_engine_that_is_not_read_is_an_error_in_the_log(caplog):
+    taps._once.cache_clear()
+    loss = partial(ppo_loss, config=tiny.actor_config())
+    worker = types.SimpleNamespace(loss_fn=loss, engine=types.SimpleNamespace())
+
+    assert taps._train_mini_batch(lambda data: "trained", worker, "data") == "trained"
+    assert "a run with the engine SimpleNamespace is not recorded" in caplog.text
 
 
 def test_a_session_that_cannot_begin_is_an_error_in_the_log_and_training_goes_on(policy, watched, monkeypatch, caplog):

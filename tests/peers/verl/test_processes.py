@@ -1,6 +1,7 @@
 """As verl is started: processes of their own, the plugin loaded by its entry point, or not."""
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -8,6 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
+import verl
+from hydra import compose, initialize_config_dir
 from peers.verl import engine as tiny
 from support.spool import spooled, values_of
 
@@ -123,6 +126,17 @@ def test_a_worker_that_ray_started_loads_the_plugin_by_ray_s_environment(tmp_pat
     assert sorted(tables["step_metric"].query("name == 'entropy_mean'").step) == [1, 2]
     # Ray ends its workers without asking them.
     assert not tables["event"].kind.eq("run_ended").any()
+
+
+def test_the_lines_for_hydra_reach_ray_as_texts():
+    page = (TESTS.parent / "docs" / "trainers" / "verl.md").read_text()
+    lines = re.search(r"```hydra\n(.*?)```", page, re.DOTALL)[1].splitlines()
+
+    with initialize_config_dir(str(Path(verl.__file__).parent / "trainer" / "config"), version_base=None):
+        config = compose("ppo_trainer", lines)
+
+    found = config.ray_kwargs.ray_init.runtime_env.env_vars
+    assert found == {"ENTROSTAT_VERL": "1", "ENTROSTAT_RUN": "mine", "ENTROSTAT_URL": "http://trainserver:8321"}
 
 
 def free_port():
