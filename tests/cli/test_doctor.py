@@ -33,7 +33,7 @@ def test_the_trainers_of_this_environment_are_as_known():
 
     assert done.returncode == 0, done.stdout
     assert f"ok  trainers  TRL {version('trl')}: among those known" in done.stdout
-    assert "attach, DlcSampling, reward functions, attach(SFTTrainer)" in done.stdout
+    assert "attach, DlcSampling, reward functions, attach(SFTTrainer), rollout_logprobs" in done.stdout
     assert "server" not in done.stdout
 
 
@@ -56,7 +56,7 @@ def test_a_trainer_that_is_not_installed_is_no_fault(tmp_path):
     if "not installed" not in done.stdout:
         pytest.skip("vLLM is installed here")
     assert done.returncode == 0
-    assert done.stdout == "   -  trainers  vLLM: not installed; known are 0.31 to 0.33\n"
+    assert done.stdout == "   -  trainers  vLLM: not installed; known are 0.31 to 0.32\n"
 
 
 def test_all_names_each_trainer_and_nothing_else():

@@ -87,7 +87,7 @@ def test_a_renamed_method_is_named_and_the_rest_is_said_to_work(site, tmp_path):
         f"TRL: no reward functions: {place} expected (prompts), there is no _generate",
         "TRL: install 1.15 to 1.16, update entrostat, or call entrostat.Probe in your own loop",
     ]
-    assert ("ok", "TRL: attach, DlcSampling, attach(SFTTrainer) (14 hooks as expected)") in found
+    assert ("ok", "TRL: attach, DlcSampling, attach(SFTTrainer), rollout_logprobs (15 hooks as expected)") in found
 
 
 def test_an_inserted_argument_is_shown_as_expected_and_found(site, tmp_path):
