@@ -11,7 +11,7 @@ import torch
 from reference import token_stats_oracle as oracle
 from support import tiny_sft, tiny_trl
 from support.spool import spooled, values_of
-from transformers import Trainer
+from transformers import Trainer, TrainerCallback
 
 import entrostat
 
@@ -286,6 +286,12 @@ def test_evaluation_leaves_no_trace_in_the_training_steps(tmp_path, make):
     trainer = make(tmp_path / "out", per_device_eval_batch_size=4)
     trainer.eval_dataset, trainer.args.eval_strategy, trainer.args.eval_steps = trainer.train_dataset, "steps", 1
     attach(trainer, tmp_path)
+
+    class AsksOnItsOwn(TrainerCallback):
+        def on_evaluate(self, *_, **__):
+            trainer.compute_loss(trainer.model, next(iter(trainer.get_eval_dataloader())))  # with gradients
+
+    trainer.add_callback(AsksOnItsOwn())
     trainer.train()
 
     metrics = tables(tmp_path)["step_metric"]
