@@ -43,14 +43,15 @@ def join_one_process(path):
             torch.distributed.init_process_group("gloo", init_method=f"file://{path}", rank=0, world_size=1)
 
 
-def configs(path, *, lr=1e-2, use_remove_padding=False, **engine_options):
-    """verl's settings of model, engine and optimizer: FSDP2 in float32."""
+def configs(path, *, lr=1e-2, use_remove_padding=False, param_dtype="fp32", model_options=None, **engine_options):
+    """verl's settings of model, engine and optimizer: FSDP2."""
     model = HFModelConfig(
-        path=path, load_tokenizer=False, use_remove_padding=use_remove_padding, enable_gradient_checkpointing=False,
+        path=path, load_tokenizer=False, use_remove_padding=use_remove_padding,
         override_config={"attn_implementation": "sdpa"},
+        **({"enable_gradient_checkpointing": False} | (model_options or {})),
     )  # fmt: skip
     engine = FSDPEngineConfig(
-        strategy="fsdp2", mixed_precision={"param_dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"},
+        strategy="fsdp2", mixed_precision={"param_dtype": param_dtype, "reduce_dtype": "fp32", "buffer_dtype": "fp32"},
         use_torch_compile=False, use_dynamic_bsz=False, micro_batch_size_per_gpu=4, **engine_options,
     )  # fmt: skip
     return model, engine, FSDPOptimizerConfig(lr=lr, total_training_steps=100, weight_decay=0.0, clip_grad=1e9)
@@ -189,7 +190,8 @@ def update(engine, config, data):
     own = engine.optimizer_step
 
     def looking():
-        gradients.update({n: p.grad.full_tensor().clone() for n, p in engine.module.named_parameters()})
+        named = engine.module.named_parameters()
+        gradients.update({n: p.grad.full_tensor().clone() for n, p in named if p.grad is not None})
         return own()
 
     engine.optimizer_step = looking
