@@ -172,8 +172,6 @@ class OpenRlhfTrainer:
     def ppo_train(self, kl_ctl):
         for i, b in enumerate(self.batches):
             self.actor.batch = b
-            with torch.no_grad():  # a pass for reference log-probs must not be taken for the loss's
-                self.actor(b.ids, b.mask, attention_mask=b.attention, return_output=True)
             self.training_step(
                 types.SimpleNamespace(
                     sequences=b.ids, attention_mask=b.attention, action_mask=b.mask, action_log_probs=b.old,
