@@ -67,6 +67,7 @@ class EngineRun:
         self._is_closed = False
         session.recorder.rewards_from_responses = True
         session.recorder.metric_record.dialect = "verl"
+        session.recorder.begin_step()
         atexit.register(self.close)
 
     def close(self, timeout_s: float = 5.0) -> None:
@@ -107,7 +108,6 @@ class EngineRun:
         What is in force changes here, and nowhere else; on all ranks, which all come here.
         """
         self._num_responses = num_responses
-        self.session.recorder.begin_step()
         if self.session.permissions.mode != Mode.observe:
             with self.session.guarded("switching interventions"):
                 self._share_failure()
@@ -142,8 +142,8 @@ class EngineRun:
         counts = self.board.take_counts()
         if counts.get("kl_cov_tokens") and not counts.get("kl_cov_moved"):
             self.session.warn_once(
-                "kl_cov did nothing in a step: every ratio was 1, and there its penalty has no gradient. The first of "
-                "mini-batches of a rollout is always so; make ppo_mini_batch_size smaller than train_batch_size, or "
+                "kl_cov did nothing in a step: every ratio was 1, and there its penalty has no gradient. The first "
+                "mini-batch of a rollout is always so; make ppo_mini_batch_size smaller than train_batch_size, or "
                 "ppo_epochs above 1"
             )
         return counts
