@@ -100,7 +100,24 @@ def test_pieces_of_a_prompt_are_no_tokens_also_when_a_sending_lies_between(strea
 
     tables, _ = sent(stream, tmp_path)
 
+    assert tables["step_metric"].name.is_unique  # one sending had something
     assert values_of(tables["step_metric"], 1) == pytest.approx(expected(last[0]), rel=1e-5)
+
+
+def test_under_v2_the_lengths_tell_a_piece_of_a_prompt(stream, tmp_path):
+    stream._states = SimpleNamespace(
+        all_token_ids=SimpleNamespace(gpu=torch.tensor([[1, 2, 3, 0]], dtype=torch.int32)),
+        prompt_len=SimpleNamespace(np=[3]), prefill_len=SimpleNamespace(np=[3]),
+    )  # fmt: skip
+    assert stream.add_request(0, request(0, [], entrostat_step=1)[1]) is True
+    given = [logits(0), logits(1)]
+    for num_visible, rows in zip((2, 3), given, strict=True):
+        fed = torch.tensor([num_visible])
+        stream.apply(rows, SimpleNamespace(idx_mapping_np=[0], seq_lens_upper_bound_np=[num_visible], input_ids=fed))
+
+    tables, _ = sent(stream, tmp_path)
+
+    assert values_of(tables["step_metric"], 1) == pytest.approx(expected(given[1][0]), rel=1e-5)
 
 
 def test_what_was_measured_and_never_drawn_is_forgotten(stream, tmp_path, monkeypatch):
