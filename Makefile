@@ -33,7 +33,8 @@ test: $(VENV)/.installed browser  ## every test, browser included (ARGS="-k spoo
 TRL_OLDEST ?= 1.15.0
 TRL_VENV ?= .venv-trl-oldest
 TRL_TESTS := $(addprefix tests/trainer_adapters/, test_hooks.py test_trl_policy.py test_trl_loss.py test_reference.py \
-	test_hf_levers.py test_reward_functions.py test_dlc.py) tests/regressions/test_trl_entropy.py tests/flow/test_ranks.py
+	test_hf_levers.py test_reward_functions.py test_dlc.py test_supervised.py) \
+	tests/regressions/test_trl_entropy.py tests/flow/test_ranks.py
 
 $(TRL_VENV)/.installed: pyproject.toml constraints.txt
 	@echo "==> setting up $(TRL_VENV) with $(PYTHON) (about three minutes the first time)"
