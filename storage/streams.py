@@ -64,6 +64,7 @@ def open_stream(cursor: duckdb.DuckDBPyConnection, stream_id: str, opening: Stre
     })  # fmt: skip
     if opening.producer == "trainer":
         cursor.execute("update raw.run set world_size = ? where run = ?", [opening.world_size, run_key])
+        _tell_of_trainer(cursor, run_key, opening)
     return Stream(stream, stream_id, run_key, run_id)
 
 
@@ -98,11 +99,29 @@ def _new_run(cursor: duckdb.DuckDBPyConnection, opening: StreamOpen) -> tuple[in
         run_id = opening.run_id[: MAX_RUN_ID_CHARS - len(suffix)] + suffix
     run = _next_key(cursor, "run")
     _insert(cursor, schema.RUN, {
-        "run": run, "run_id": run_id, "created": utc_now(), "trainer": opening.trainer, "host": opening.host,
-        "git_commit": opening.git_commit, "world_size": opening.world_size, "tags": _json(opening.tags), "notes": "",
-        "config": _json(opening.config), "versions": _json(opening.versions), "settings": _json(_settings(opening)),
+        "run": run, "run_id": run_id, "created": utc_now(), "world_size": opening.world_size,
+        "tags": _json(opening.tags), "notes": "", **_about(opening),
     })  # fmt: skip
     return run, run_id
+
+
+def _tell_of_trainer(cursor: duckdb.DuckDBPyConnection, run: int, opening: StreamOpen) -> None:
+    """Where a rollout engine was there before the trainer, the run was told of the engine's settings until now."""
+    count = "select count(*) from raw.stream where run = ? and producer = 'trainer'"
+    if cursor.execute(count, [run]).fetchall() != [(1,)]:
+        return
+    tags = cursor.execute("select tags from raw.run where run = ?", [run]).fetchall()[0][0]
+    values = _about(opening) | {"tags": _json(json.loads(tags or "{}") | opening.tags)}
+    names = ", ".join(f"{name} = ?" for name in values)
+    cursor.execute(f"update raw.run set {names} where run = ?", [*values.values(), run])
+
+
+def _about(opening: StreamOpen) -> dict[str, object]:
+    """What a run is told of by the trainer that opens it."""
+    return {
+        "trainer": opening.trainer, "host": opening.host, "git_commit": opening.git_commit,
+        "config": _json(opening.config), "versions": _json(opening.versions), "settings": _json(_settings(opening)),
+    }  # fmt: skip
 
 
 def _supersede(cursor: duckdb.DuckDBPyConnection, run: int, opening: StreamOpen) -> None:

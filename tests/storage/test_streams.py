@@ -22,6 +22,18 @@ def test_another_rank_and_another_producer_join_the_run(produce):
     assert produce(session=2, producer="rollout").run == "r"
 
 
+def test_a_run_that_a_rollout_engine_opened_is_the_trainers_once_that_is_there(produce, ask):
+    about = "select trainer, config ->> 'lr' from run"
+    produce(session=2, producer="rollout", trainer="vllm", config={}, tags={"engine": "a"})
+    assert ask(about) == [("vllm", None)]
+
+    produce(trainer="trl.GRPOTrainer", config={"lr": 0.1}, tags={"who": "b"})
+    produce(session=2, rank=1, producer="rollout", trainer="vllm", config={})
+
+    assert ask(about) == [("trl.GRPOTrainer", "0.1")]
+    assert ask("select tags ->> 'engine', tags ->> 'who' from run") == [("a", "b")]
+
+
 def test_a_new_session_of_the_same_name_gets_a_run_of_its_own_for_all_its_ranks(produce):
     produce()
 
