@@ -1,5 +1,6 @@
 """The one line: ``entrostat.attach(trainer)``."""
 
+import logging
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -11,6 +12,8 @@ from entrostat.trainer_adapters.trainer_kinds import kind_of
 from entrostat.wire.counters import Counters
 from entrostat.wire.errors import AttachError
 from entrostat.wire.messages import DesiredState, Permissions
+
+log = logging.getLogger("entrostat")
 
 _ATTRIBUTE = "_entrostat_handle"
 
@@ -184,7 +187,20 @@ def _policy_tap(trainer: Any, options: Options, reference: Any) -> tuple[Tap, Pe
     tap = PolicyTap(trainer, reference=reference_of(trainer, reference))
     permissions = permissions_of(options, tap.refusals())
     bind_rewards(trainer)
+    if getattr(trainer, "use_vllm", False):
+        warn_of_logprobs(trainer)
     return tap, permissions
+
+
+def warn_of_logprobs(trainer: Any) -> None:
+    """Say where TRL would read the wrong log-prob out of vLLM's; see ``check_logprobs``."""
+    from entrostat.trainer_adapters.vllm.trl_rollouts import check_logprobs
+
+    try:
+        check_logprobs(trainer)
+    except AttachError as error:
+        # The user's own setting, and a wrong ratio with or without us: said, not refused.
+        log.warning("%s", error)
 
 
 def _supervised_tap(trainer: Any, options: Options, reference: Any) -> tuple[Tap, Permissions]:

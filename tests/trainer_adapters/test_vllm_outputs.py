@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from entrostat.trainer_adapters.attach import warn_of_logprobs
 from entrostat.trainer_adapters.vllm.outputs import rollout_rows
 from entrostat.trainer_adapters.vllm.trl_rollouts import check_logprobs, name_steps, rollout_logprobs
 from entrostat.wire.errors import AttachError
@@ -150,7 +151,7 @@ def test_a_trainer_without_vllm_and_a_generate_that_moved_are_refused():
         rollout_logprobs(SimpleNamespace(), 3)
     moved = Generation()
     moved.generate = lambda prompts: None
-    with pytest.raises(AttachError, match=r"expected .*; known are TRL"):
+    with pytest.raises(AttachError, match=r"generate takes \['prompts'\], expected .*knows TRL"):
         rollout_logprobs(SimpleNamespace(vllm_generation=moved), 3)
     with pytest.raises(ValueError, match="n=0"):
         rollout_logprobs(SimpleNamespace(vllm_generation=Generation()), 0)
@@ -175,3 +176,13 @@ def test_each_request_names_the_step_that_will_train_on_it_beside_what_the_user_
     assert "generate" not in vars(generation)
     with pytest.raises(AttachError, match="use_vllm=True"):
         name_steps(SimpleNamespace())
+
+
+def test_attach_says_that_trl_takes_the_wrong_log_prob(caplog):
+    trainer = SimpleNamespace(vllm_generation=Generation())
+    warn_of_logprobs(trainer)
+    assert not caplog.records
+
+    trainer.vllm_generation.generation_kwargs = {"logprobs": 5}
+    warn_of_logprobs(trainer)
+    assert "logprobs=5" in caplog.text

@@ -64,7 +64,11 @@ def check_generation(trainer: Any, uses: Iterable[str] = ()) -> None:
         AttachError: with the reason and what to change.
     """
     for reason, is_so in (
-        ("vLLM samples in an engine of its own: set use_vllm=False", getattr(trainer, "use_vllm", False)),
+        (
+            "vLLM samples in an engine of its own: set use_vllm=False, or use "
+            "entrostat.trainer_adapters.vllm.dlc.DlcRollouts",
+            getattr(trainer, "use_vllm", False),
+        ),
         (
             "continuous batching takes no logits processor that keeps state: set "
             "use_transformers_continuous_batching=False",

@@ -7,17 +7,16 @@ must hand TRL back the sampled one alone, found by its id. That is what this doe
 """
 
 import functools
-import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from entrostat.trainer_adapters.hooks import TRL, check
 from entrostat.trainer_adapters.vllm.processor import STEP
 from entrostat.wire.errors import AttachError
 
 _MARK = "_entrostat_sampled_first"
-_EXPECTED = ["prompts", "images", "num_generations", "profiler"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +131,11 @@ def _generation_of(trainer: Any) -> Any:
     generation = getattr(trainer, "vllm_generation", None)
     if generation is None:
         raise AttachError(f"{type(trainer).__name__} does not generate with vLLM: set use_vllm=True, or leave this out")
-    found = list(inspect.signature(generation.generate).parameters)
-    if found != _EXPECTED or not hasattr(generation, "logprobs"):
+    check(TRL, ["rollout_logprobs"], generation)
+    if not hasattr(generation, "logprobs"):
         raise AttachError(
-            f"VLLMGeneration.generate takes {found}, expected {_EXPECTED}; known are TRL 1.15 and 1.16. Without this "
-            "the rollout probe still measures the candidates, in the engine"
+            f"VLLMGeneration of TRL {TRL.installed()} has no logprobs; known are TRL {TRL.known}. Without this the "
+            "rollout probe still measures the candidates, in the engine"
         )
     return generation
 
