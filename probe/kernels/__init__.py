@@ -1,1 +1,1 @@
-"""Faster forms of ``probe.token_stats``: Triton on a GPU, compiled torch on a CPU. Each is imported where it is used."""
+"""Faster forms of ``probe.token_stats``: Triton on a GPU, compiled torch on a CPU; each imported where it is used."""

@@ -46,6 +46,13 @@ class Tempering:
             x = torch.where(x.isinf(), x, self.cap * torch.tanh(x * (self.scale / self.cap)))
         return x * (self.factor if x.ndim == 1 else self.factor.unsqueeze(1))
 
+    def slope(self, raw: Tensor) -> Tensor:
+        """Derivative of ``value``, [N, n] of raw logits [N, n]."""
+        factor = self.factor.unsqueeze(1)
+        if not self.cap:
+            return factor.expand(raw.shape)
+        return factor * self.scale * (1.0 - torch.tanh(raw.double() * (self.scale / self.cap)).square())
+
 
 @dataclass(frozen=True, slots=True)
 class Finished:
@@ -55,11 +62,15 @@ class Finished:
         stats: of N tokens.
         reference: [N] float32, the largest of the parts' references, in units of ``Tempering.bits``.
         log_mass: [N] float32, log2 of sum 2^(u), u relative to ``reference``.
+        label_logits: [N] float32, raw.
+        top_logits: [N, n] float32, raw.
     """
 
     stats: TokenStats
     reference: Tensor
     log_mass: Tensor
+    label_logits: Tensor
+    top_logits: Tensor
 
 
 def finish(sums: Tensor, label_logits: Tensor, kept: Tensor, labels: Tensor, tempering: Tempering, n: int) -> Finished:
@@ -111,7 +122,7 @@ def finish(sums: Tensor, label_logits: Tensor, kept: Tensor, labels: Tensor, tem
         support95=support.masked_fill(is_void, 0),
         num_finite=num_finite,
     )
-    return Finished(stats, highest.float(), (log_mass / LN2).float())
+    return Finished(stats, highest.float(), (log_mass / LN2).float(), label_logits, top_raw)
 
 
 def _merged(parts: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:

@@ -149,6 +149,13 @@ def _checked(
         raise ValueError(f"{like.dtype}: the kernels take float32, bfloat16 and float16; token_stats takes the others")
     if n > MAX_CANDIDATES:
         raise ValueError(f"n={n}: the kernels keep at most {MAX_CANDIDATES} candidates; token_stats keeps more")
+    return tempering_of(like, temperature, softcap, logit_scale)
+
+
+def tempering_of(
+    like: Tensor, temperature: float | Tensor, softcap: float | None, logit_scale: float | None
+) -> Tempering:
+    """Of the rows of ``like`` [N, ...]."""
     heat = _temperature(temperature, like.shape[0], torch.float32, like.device).squeeze(1)
     return Tempering.of(heat, softcap, logit_scale)
 
@@ -156,7 +163,8 @@ def _checked(
 def _joined(done: list[Finished]) -> Finished:
     names = TokenStats.__dataclass_fields__
     stats = TokenStats(**{name: torch.cat([getattr(d.stats, name) for d in done]) for name in names})
-    return Finished(stats, torch.cat([d.reference for d in done]), torch.cat([d.log_mass for d in done]))
+    others = ("reference", "log_mass", "label_logits", "top_logits")
+    return Finished(stats, **{name: torch.cat([getattr(d, name) for d in done]) for name in others})
 
 
 class _Run:
@@ -180,7 +188,7 @@ class _Run:
         logits = logits if logits.stride(1) == 1 else logits.contiguous()
         blocks, parts = cut.num_blocks(columns), cut.num_parts(columns)
         maxima = torch.empty(rows, blocks, dtype=logits.dtype, device=logits.device)
-        with _on(logits.device):
+        with launched_on(logits.device):
             fold[(rows, parts)](
                 logits, logits.stride(0), self.labels, self.factors, self.sums, self.label_logits, maxima, blocks,
                 first, columns, cut.block * cut.part_blocks, rows, self.num_parts,
@@ -198,7 +206,7 @@ class _Run:
         return finish(self.sums, self.label_logits, self.kept, self.labels, self.tempering, self.n)
 
 
-def _on(device: torch.device) -> AbstractContextManager[object]:
+def launched_on(device: torch.device) -> AbstractContextManager[object]:
     """Triton launches on the current device, whatever its arguments' device is."""
     return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
 
