@@ -4,6 +4,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
 ARGS ?=
+# Test files at a time; each may start a server, a browser or two training processes of its own.
+WORKERS ?= 2
 # Small CPU training is about 12 times faster on one thread: more threads only wait for each other.
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
@@ -26,8 +28,8 @@ demo: $(VENV)/.installed  ## train a small model with everything attached, serve
 	@$(BIN)/entrostat demo $(ARGS)
 
 test: $(VENV)/.installed browser  ## every test, browser included (ARGS="-k spool -x")
-	@echo "==> pytest"
-	$(BIN)/python -P -m pytest $(ARGS)
+	@echo "==> pytest, $(WORKERS) at a time"
+	$(BIN)/python -P -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 # The oldest TRL that adapters know. Its fused head is Triton only: on a CPU Triton interprets it, which takes its time.
 TRL_OLDEST ?= 1.15.0
