@@ -92,6 +92,7 @@ def attach(
     without: Collection[str] | None = None,
     answer_pattern: str | None = None,
     keep_text: bool | None = None,
+    head: Literal["trainer", "entrostat"] | None = None,
     mode: Literal["observe", "advise", "act"] | None = None,
     allow: Collection[str] | None = None,
     bounds: Mapping[str, tuple[float, float]] | None = None,
@@ -101,7 +102,8 @@ def attach(
 ) -> Handle:
     r"""Watch ``trainer`` from now on, and let be done to it what ``mode`` and ``allow`` say.
 
-    While nothing is switched on, its loss and gradients stay the same to the bit.
+    While nothing is switched on, its loss and gradients stay the same to the bit (``head="entrostat"``: to float
+    precision).
 
     Args:
         trainer: TRL's ``GRPOTrainer``, ``RLOOTrainer`` or ``SFTTrainer``, or ``transformers.Trainer`` of a causal
@@ -124,6 +126,12 @@ def attach(
             always are, and whoever has the tokenizer can read them: with ``tokens="all"`` whole responses, else the
             rows kept. This makes them readable to everyone who may query the server. ``probe/README.md`` lists what
             leaves the machine.
+        head: GRPO and RLOO: whose fused head the loss's forward goes through; else ENTROSTAT_HEAD, else ``trainer``.
+            ``trainer``: TRL's own; losses and gradients to the bit; candidates are measured on the sample of tokens
+            that ``tokens`` keeps, so signals over candidates have a standard error. ``entrostat``: ours in its place;
+            candidates, rank and support of every token come out of the loss's own product with the head, without a
+            second one and without sampling error; log-probs, entropy and gradients equal TRL's to float precision.
+            Old and reference log-probs stay TRL's. The run's record says which it was.
         mode: ``observe``: nothing is ever applied; ``advise``: what a person switched on or approved; ``act``: what
             rules want too. Else ENTROSTAT_MODE, else observe.
         allow: the interventions of ``entrostat interventions`` that may be; by default all that this trainer can have.
@@ -138,8 +146,9 @@ def attach(
         A handle with ``run_id``, ``url``, ``desired`` and ``detach()``.
 
     Raises:
-        AttachError: not a trainer we know, already attached, a version whose private names have moved, or something
-            in ``allow`` that this trainer cannot have, with the reason.
+        AttachError: not a trainer we know, already attached, a version whose private names have moved, something in
+            ``allow`` that this trainer cannot have, or ``head="entrostat"`` where it cannot stand in (a head that is
+            spread over ranks, quantised or under an adapter; nn.DataParallel; supervised training), with the reason.
         BadParameter: ``allow`` or ``bounds`` name something that does not exist.
         ValueError: an option out of range, with its name.
         TypeError: ``reference`` is not one.
@@ -160,6 +169,7 @@ def attach(
         without=without,
         answer_pattern=answer_pattern,
         keep_text=keep_text,
+        head=head,
         mode=mode,
         allow=allow,
         bounds=None if bounds is None else dict(bounds),
@@ -184,7 +194,10 @@ def _policy_tap(trainer: Any, options: Options, reference: Any) -> tuple[Tap, Pe
     from entrostat.trainer_adapters.trl_policy import PolicyTap
 
     # Before the taps are in: a frozen copy must not carry them.
-    tap = PolicyTap(trainer, reference=reference_of(trainer, reference))
+    n = None
+    if options.head == "entrostat":
+        n = 1 if "candidates" in options.without else options.candidates
+    tap = PolicyTap(trainer, reference=reference_of(trainer, reference), own_head=n)
     permissions = permissions_of(options, tap.refusals())
     bind_rewards(trainer)
     if getattr(trainer, "use_vllm", False):
@@ -207,6 +220,11 @@ def _supervised_tap(trainer: Any, options: Options, reference: Any) -> tuple[Tap
     from entrostat.trainer_adapters.supervised import SupervisedTap
 
     tap = SupervisedTap(trainer)
+    if options.head != "trainer":
+        raise AttachError(
+            'head="entrostat" is for GRPO and RLOO: a supervised trainer\'s loss is its own, from its own head. Leave '
+            "head= and ENTROSTAT_HEAD out"
+        )
     if reference is not None:
         raise AttachError(f"reference= is for scope and selective_kl: {tap.refusals()['scope']}")
     return tap, permissions_of(options, tap.refusals())

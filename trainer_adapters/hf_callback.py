@@ -60,7 +60,7 @@ class StepBoundary(TrainerCallback):  # type: ignore[misc]  # transformers is no
                 "model": run_info.plain(trainer.model.config.to_dict()),
             },
             self.tap.definitions(self.options.correct_at),
-            {"head": "trainer", "temperature": self.tap.temperature, **self.tap.about_interventions()},
+            {"head": self.options.head, "temperature": self.tap.temperature, **self.tap.about_interventions()},
             self.permissions,
         )
         self.tap.session = self.session

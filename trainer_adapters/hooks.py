@@ -92,6 +92,7 @@ class Trainer:
 
 
 ATTACH, SFT, DLC, REWARDS = "attach", "attach(SFTTrainer)", "DlcSampling", "reward functions"
+HEAD = 'attach(head="entrostat")'
 
 
 def _policy(module: str, owner: str) -> tuple[Hook, ...]:
@@ -111,6 +112,10 @@ def _policy(module: str, owner: str) -> tuple[Hook, ...]:
 
 
 _FUSED = ("model", "temperature", "cast_lm_head_to_fp32", "outputs")
+_HEAD_OP = (
+    "ctx", "hidden", "weight", "bias", "targets", "temperature", "chunk_size", "final_logit_softcapping", "logit_scale",
+    "outputs",
+)  # fmt: skip
 _SUPERVISED = ("model", "inputs", "return_outputs", "num_items_in_batch")
 _ROLLOUTS = ("prompts", "images", "num_generations", "profiler")
 _OWN_LOOP = "call entrostat.Probe in your own loop"
@@ -125,6 +130,7 @@ TRL = Trainer(
         *_policy("trl.trainer.grpo_trainer", "GRPOTrainer"),
         *_policy("trl.trainer.rloo_trainer", "RLOOTrainer"),
         Hook("trl.trainer.utils:add_fused_lm_head", _FUSED, ATTACH),
+        Hook("trl.kernels.chunked_logprob:ChunkedLogProbFunction.forward", _HEAD_OP, HEAD, is_whole=True),
         Hook("trl.trainer.sft_trainer:SFTTrainer.compute_loss", _SUPERVISED, SFT),
         Hook("trl.generation.vllm_generation:VLLMGeneration.generate", _ROLLOUTS, "rollout_logprobs", is_whole=True),
     ),

@@ -53,6 +53,7 @@ class Options:
     without: frozenset[str] = frozenset()
     answer_pattern: str | None = None
     keep_text: bool = False
+    head: Literal["trainer", "entrostat"] = "trainer"
     mode: Mode = Mode.observe
     allow: frozenset[str] | None = None
     bounds: dict[str, tuple[float, float]] = field(default_factory=dict)
@@ -64,6 +65,8 @@ class Options:
             raise ValueError(f"tokens={self.tokens!r}: give a number of token rows per step and rank, or 'all'")
         if not 3 <= self.candidates <= 64:
             raise ValueError(f"candidates={self.candidates}: rank_logp_1 to 3 need at least 3, and 64 is the most")
+        if self.head not in ("trainer", "entrostat"):
+            raise ValueError(f"head={self.head!r}: it is 'trainer' or 'entrostat'")
         if self.baseline_steps < 1:
             raise ValueError(
                 f"baseline_steps={self.baseline_steps}: the baseline of d_collapse needs at least one step"
@@ -98,7 +101,7 @@ def _check_bound(where: str, low: float, high: float) -> None:
 
 
 def from_environment(**given: Any) -> Options:
-    """Options, those not given taken from ENTROSTAT_URL, _TOKEN, _RUN, _DIR, _MODE, _ALLOW and _BOUNDS.
+    """Options, those not given taken from ENTROSTAT_URL, _TOKEN, _RUN, _DIR, _HEAD, _MODE, _ALLOW and _BOUNDS.
 
     ``ENTROSTAT_ALLOW`` has names with commas between, ``ENTROSTAT_BOUNDS`` is like ``kl_cov.beta=0:2,scope.lam=0:1``.
 
@@ -108,7 +111,7 @@ def from_environment(**given: Any) -> Options:
     """
     names = {
         "url": "ENTROSTAT_URL", "token": "ENTROSTAT_TOKEN", "run": "ENTROSTAT_RUN", "directory": "ENTROSTAT_DIR",
-        "mode": "ENTROSTAT_MODE", "allow": "ENTROSTAT_ALLOW", "bounds": "ENTROSTAT_BOUNDS",
+        "head": "ENTROSTAT_HEAD", "mode": "ENTROSTAT_MODE", "allow": "ENTROSTAT_ALLOW", "bounds": "ENTROSTAT_BOUNDS",
     }  # fmt: skip
     found: dict[str, Any] = {name: os.environ[var] for name, var in names.items() if os.environ.get(var)}
     if "allow" in found:

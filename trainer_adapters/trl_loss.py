@@ -45,6 +45,8 @@ class Forward:
         is_top1: [B, T] bool.
         hidden: [B, T, d] hidden states that predict each token, with gradient; None where they are not whole.
         head: the policy's; None where its weight is not whole on this rank.
+        candidates: [B, T, n] log-probs of the most likely candidates with gradient, where the pass of the loss gave
+            them; None: they take a product with the head.
         reference_hidden: makes the reference's [B, T, d]; None without a reference.
         reference: it.
     """
@@ -55,6 +57,7 @@ class Forward:
     is_top1: Tensor | None
     hidden: Tensor | None
     head: Head | None
+    candidates: Tensor | None
     reference_hidden: Callable[[], Tensor] | None
     reference: Reference | None
 
@@ -178,11 +181,16 @@ class TrlLoss:
 
     def _candidates(self, seen: Forward, advantages: Tensor) -> Tensor | None:
         """[B, T, N] log-probs of the policy's candidates, on the tokens where CaSP may act; 0 elsewhere."""
-        if "casp" not in self.board.active or seen.hidden is None or seen.head is None:
+        if "casp" not in self.board.active:
             return None
         params = CaspParams(**self.board.active["casp"])
         is_gain = advantages.view(len(advantages), -1) > 0  # no method on the advantage makes a loss a gain
         acts = above_own_quantile(seen.entropy.detach(), seen.mask != 0, params.tau) & is_gain
+        if seen.candidates is not None and seen.candidates.shape[2] >= params.num_candidates:
+            given = seen.candidates[..., : params.num_candidates].to(seen.logp.dtype)
+            return torch.where(acts.unsqueeze(2), given, 0.0)
+        if seen.hidden is None or seen.head is None:
+            return None
         rows = acts.reshape(-1).nonzero().squeeze(1)
         hidden = seen.hidden.reshape(-1, seen.hidden.shape[-1])[rows]
         found = candidate_logps(hidden, seen.head, params.num_candidates).to(seen.logp.dtype)

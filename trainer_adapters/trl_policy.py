@@ -11,6 +11,7 @@ intervention on, all of them pass on exactly what the original returned:
 
 The hidden states come from a hook on the backbone during that same forward; the fused head is asked for the outputs
 TRL's kernel gives beside the two that TRL uses (its log-probs and gradients are the same to the bit; a test shows it).
+With ``own_head`` that one forward goes through ours (``trl_head.py``), to float precision.
 """
 
 import functools
@@ -35,6 +36,7 @@ from entrostat.trainer_adapters.hooks import ATTACH, TRL, check
 from entrostat.trainer_adapters.reference import Reference
 from entrostat.trainer_adapters.sampling.trl_generation import check_generation
 from entrostat.trainer_adapters.session import Session
+from entrostat.trainer_adapters.trl_head import OwnHead, Scored, check_head
 from entrostat.trainer_adapters.trl_loss import Forward, TrlLoss
 from entrostat.wire.errors import AttachError
 from entrostat.wire.messages import Mode
@@ -64,12 +66,20 @@ class PolicyTap:
         trainer: a ``GRPOTrainer`` or ``RLOOTrainer``.
         board: the interventions in force; with none, everything is passed on to the bit.
         reference: for the methods that need one.
+        own_head: candidates that our head keeps in TRL's place; None: TRL's own head.
 
     Raises:
-        AttachError: a private method that is tapped has moved; names the version and the way out.
+        AttachError: a private method that is tapped has moved, or our head cannot stand in; names the version or the
+            reason, and the way out.
     """
 
-    def __init__(self, trainer: "GRPOTrainer", board: Board | None = None, reference: Reference | None = None) -> None:
+    def __init__(
+        self,
+        trainer: "GRPOTrainer",
+        board: Board | None = None,
+        reference: Reference | None = None,
+        own_head: int | None = None,
+    ) -> None:
         self.trainer = trainer
         self.board, self.reference = board or Board(), reference
         self.loss = TrlLoss(trainer, self.board, reference is not None)
@@ -81,10 +91,14 @@ class PolicyTap:
         self._is_listening = False
         self._hidden: Tensor | None = None
         self._head: Any = None
+        self._num_candidates = own_head
+        self._scored: Scored | None = None
         self._generator: torch.Generator | None = None
         self._original_forward: Any = None
         self._hook: torch.utils.hooks.RemovableHandle | None = None
         check(TRL, [ATTACH], trainer)
+        if own_head is not None:
+            check_head(trainer)
 
     @property
     def temperature(self) -> float:
@@ -121,14 +135,19 @@ class PolicyTap:
 
     def _listen_to_head(self) -> None:
         fused = self.causal_lm.forward
+        own = None if self._num_candidates is None else OwnHead(fused, self._num_candidates, self._say_once)
 
         # The signature must stay: `generate` validates its arguments against it.
         @functools.wraps(fused)
         def forward(_self: Any, *args: Any, **kwargs: Any) -> Any:
-            output = fused(*args, **kwargs)
-            if self._is_listening and kwargs.get("fused_lm_head"):
-                self._head = output
-            return output
+            if not (self._is_listening and kwargs.get("fused_lm_head")):
+                return fused(*args, **kwargs)
+            if own is None:
+                self._head = fused(*args, **kwargs)
+            else:
+                self._head = own.forward(*args, **kwargs)
+                self._scored = own.take()
+            return self._head
 
         self.causal_lm.forward = types.MethodType(forward, self.causal_lm)
 
@@ -174,7 +193,7 @@ class PolicyTap:
             self._observe(result[0], result[1])
         if self.board.transforms and self.trainer.model.training:
             result = (self._act(result[0], result[1], args, kwargs), *result[1:])
-        self._hidden = self._head = None
+        self._hidden = self._head = self._scored = None
         return result
 
     def _on_backbone(self, _module: torch.nn.Module, _args: Any, output: Any) -> None:
@@ -220,7 +239,8 @@ class PolicyTap:
             mask=mask,
             is_top1=self._head.is_top1[:, -num_positions:] if self._head is not None else None,
             hidden=hidden,
-            head=self._own_head(),
+            head=self._policy_head(),
+            candidates=None if self._scored is None else self._scored.candidates(num_positions),
             reference_hidden=functools.partial(self._reference_hidden, num_positions, args, kwargs),
             reference=self.reference,
         )
@@ -232,7 +252,7 @@ class PolicyTap:
             self.session.warn_once(f"interventions on the loss were taken down: {error}")
             return logp
 
-    def _own_head(self) -> Head | None:
+    def _policy_head(self) -> Head | None:
         head = self.causal_lm.get_output_embeddings()
         if not is_whole(head):
             return None
@@ -347,7 +367,7 @@ class PolicyTap:
             capture(
                 seen,
                 measure=self._measure(inputs["completion_ids"], mask),
-                measure_all=False,
+                measure_all=self._scored is not None,
                 budget=budget,
                 generator=self._random(logp.device),
             )
@@ -374,11 +394,17 @@ class PolicyTap:
         norm: Tensor = torch.linalg.vector_norm(hidden, dim=-1, dtype=torch.float32)
         return norm
 
+    def _say_once(self, message: str) -> None:
+        if self.session is not None:
+            self.session.warn_once(message)
+
     def _measure(self, token_ids: Tensor, mask: Tensor) -> Any:
-        """Candidates of chosen tokens from the tapped hidden states, with the trainer's own head and temperature."""
+        """Candidates from the pass of our head; else from the tapped hidden states, with the trainer's temperature."""
         assert self.session is not None
         if "candidates" in self.session.definitions.without:
             return None
+        if self._scored is not None:
+            return self._scored.measure(mask.shape[1])
         head = self.causal_lm.get_output_embeddings()
         if self._hidden is None or not is_whole(head):
             self.session.warn_once("no candidates: the hidden states or the head's weight are not whole on this rank")

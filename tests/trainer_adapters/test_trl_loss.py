@@ -37,12 +37,13 @@ SEVERAL = {"iac": {}, "casp": {"a": 0.2, "tau": 0.5}, "clip_higher": {"eps_high"
 class Bench:
     """A trainer attached in mode act, stopped on one of its own batches, with old log-probs a little off."""
 
-    def __init__(self, folder, kind="grpo", off_policy=True, **settings):
+    def __init__(self, folder, kind="grpo", off_policy=True, head="trainer", **settings):
         self.trainer = tiny_trl.trainer(folder, kind, max_steps=1, **settings)
         self.reference = tiny_trl.model(seed=5)
         self.handle = entrostat.attach(
-            self.trainer, directory=folder / "spool", url="http://127.0.0.1:9", mode="act", reference=self.reference
-        )
+            self.trainer, directory=folder / "spool", url="http://127.0.0.1:9", mode="act", reference=self.reference,
+            head=head,
+        )  # fmt: skip
         self.tap = self.handle.boundary.tap
         self.trainer.train()
         self.tap.session = self.handle.boundary.last_session
@@ -136,9 +137,10 @@ def changes(one, other):
     return any(not torch.equal(one[1][name], other[1][name]) for name in one[1])
 
 
-@pytest.fixture(scope="module", params=list(MANY))
+@pytest.fixture(scope="module", params=[*((kind, "trainer") for kind in MANY), ("dapo", "entrostat")], ids="-".join)
 def bench(request, tmp_path_factory):
-    return Bench(tmp_path_factory.mktemp(request.param), loss_type=request.param)
+    loss_type, head = request.param
+    return Bench(tmp_path_factory.mktemp(loss_type), loss_type=loss_type, head=head)
 
 
 @pytest.mark.parametrize("name", [m.name for m in METHODS])
@@ -149,6 +151,25 @@ def test_each_method_has_the_plain_loss_gradients(bench, name):
 
     assert_same(found, bench.plain(active, MANY[bench.trainer.loss_type], bench.normaliser()))
     assert changes(found, bench.inside_trl({})), f"{name} changed nothing: this test would not notice a mistake"
+
+
+def test_our_head_gives_casp_its_candidates_without_another_product(bench, monkeypatch):
+    asked = []
+    monkeypatch.setattr("entrostat.trainer_adapters.trl_loss.candidate_logps", _asked(asked))
+
+    bench.inside_trl({"casp": ACTIVE["casp"]})
+
+    assert bool(asked) == (bench.handle.boundary.options.head == "trainer")
+
+
+def _asked(asked):
+    from entrostat.probe.selected_rows import candidate_logps
+
+    def ask(*args):
+        asked.append(args)
+        return candidate_logps(*args)
+
+    return ask
 
 
 def test_several_at_once_have_the_plain_loss_gradients(bench):
@@ -164,6 +185,9 @@ def test_nothing_on_is_the_trainers_own_loss_to_the_bit(bench):
     loss = own(bench.trainer, bench.trainer.model, copy.copy(bench.batch))
     loss.backward()
 
+    if bench.handle.boundary.options.head == "entrostat":  # to float precision
+        assert_same(on, (float(loss), bench._gradients()), rtol=1e-5)
+        return
     assert float(loss) == on[0]
     assert all(torch.equal(g, on[1][n]) for n, g in bench._gradients().items())
 
