@@ -11,11 +11,13 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from entrostat.probe.kernels.coefficients import DIFFERENTIABLE, Coefficients, coefficients, write_single_columns
-from entrostat.probe.kernels.finish import Finished, Tempering
+from entrostat.probe.kernels.finished import Finished
 from entrostat.probe.kernels.head_tiles import head_tile
+from entrostat.probe.kernels.launch import launched_on
 from entrostat.probe.kernels.layout import Layout, layout
 from entrostat.probe.kernels.logit_gradient import logit_gradient
-from entrostat.probe.kernels.triton_stats import launched_on, measured, measured_head, tempering_of
+from entrostat.probe.kernels.tempering import Tempering
+from entrostat.probe.kernels.triton_stats import measured, measured_head, tempering_of
 from entrostat.probe.token_stats import TokenStats
 
 _FIELDS = tuple(TokenStats.__dataclass_fields__)
@@ -171,7 +173,7 @@ def _write(
     logits = logits if logits.stride(1) == 1 else logits.contiguous()
     with launched_on(logits.device):
         logit_gradient[(num_rows, cut.num_parts(columns))](
-            logits, logits.stride(0), out, out.stride(0), tempering.bits[rows].contiguous(),
+            logits, logits.stride(0), out, out.stride(0), tempering.bits[rows],
             found.reference[rows], found.log_mass[rows], wanted.dense[:, rows].contiguous(),
             columns, cut.block * cut.part_blocks, num_rows,
             BLOCK=cut.block, CAP=tempering.cap, SCALE=tempering.scale, num_warps=cut.num_warps,

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from entrostat.probe.kernels.finish import LN2, Finished, Tempering
+from entrostat.probe.kernels.finished import Finished
+from entrostat.probe.kernels.tempering import LN2, Tempering
 
 DIFFERENTIABLE = ("logp", "entropy", "logsumexp", "top_logps", "sum_p2", "self_certainty")
 

@@ -1,150 +1,107 @@
-"""From the parts' sums to the statistics, in float64 on a few numbers a row."""
+# mypy: ignore-errors
+# Triton's language, not Python's: its values have no static types.
+"""From the sums of a row's parts to its statistics, in float64. In torch it would be some 130 launches on [N]."""
 
-import math
-from dataclasses import dataclass
+import triton
+import triton.language as tl
 
-import torch
-from torch import Tensor
-
-from entrostat.probe.token_stats import TokenStats
-
-LN2 = math.log(2.0)
-_SUPPORT_MASS = 0.95
+from entrostat.probe.kernels.ordered_keys import position_of_32, value_of_32
 
 
-@dataclass(frozen=True, slots=True)
-class Tempering:
-    """From raw logits to the policy's, ``softcap * tanh(scale * x / softcap) / temperature``, as the kernels do it.
-
-    Args:
-        factor: [N] float64, what the (soft-capped) logit is multiplied by; NaN where the temperature is not above 0.
-        bits: [N] float32, the same in base 2: the k of ``fold``.
-        cap: soft-cap, 0 where there is none.
-        scale: inside the soft-cap; without one it is part of ``factor``.
-    """
-
-    factor: Tensor
-    bits: Tensor
-    cap: float
-    scale: float
-
-    @classmethod
-    def of(cls, heat: Tensor, softcap: float | None, logit_scale: float | None) -> "Tempering":
-        """``heat`` is the temperature, [N], NaN where it is none."""
-        scale = 1.0 if logit_scale is None else logit_scale
-        factor = (scale if softcap is None else 1.0) / heat.double()
-        return cls(factor, (factor / LN2).float(), softcap or 0.0, 1.0 if softcap is None else scale)
-
-    def rows(self, first: int, last: int) -> "Tempering":
-        """Rows first to last."""
-        return Tempering(self.factor[first:last], self.bits[first:last], self.cap, self.scale)
-
-    def value(self, raw: Tensor) -> Tensor:
-        """Tempered float64 logits of raw ones, [N] or [N, n]."""
-        x = raw.double()
-        if self.cap:
-            x = torch.where(x.isinf(), x, self.cap * torch.tanh(x * (self.scale / self.cap)))
-        return x * (self.factor if x.ndim == 1 else self.factor.unsqueeze(1))
-
-    def slope(self, raw: Tensor) -> Tensor:
-        """Derivative of ``value``, [N, n] of raw logits [N, n]."""
-        factor = self.factor.unsqueeze(1)
-        if not self.cap:
-            return factor.expand(raw.shape)
-        return factor * self.scale * (1.0 - torch.tanh(raw.double() * (self.scale / self.cap)).square())
+@triton.jit
+def _tempered(raw, factor, CAP: tl.constexpr, SCALE: tl.constexpr):
+    x = raw.to(tl.float64)
+    if CAP > 0.0:
+        decay = tl.exp(-2.0 * tl.abs(x) * (SCALE / CAP))
+        size = CAP * (1.0 - decay) / (1.0 + decay)
+        x = tl.where(tl.abs(x) < float("inf"), tl.where(x < 0, -size, size), x)
+    return x * factor
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """Statistics, and what the backward needs beside them.
+@triton.jit(do_not_specialize=["num_parts", "num_rows"])
+def finish(
+    sums,  # [num_parts, 6, num_rows] of fold
+    num_parts,
+    num_rows,
+    label_logits,  # [num_rows] float32, NaN where the label is outside the vocabulary
+    kept,  # [num_rows, SLOTS] int64 keys of top_candidates
+    labels,  # [num_rows] int64
+    bits,  # [num_rows] float32, the k of fold
+    factors,  # [num_rows] float64, the same, exact, base e; NaN where the temperature is none
+    floats,  # [7, num_rows] float32, out: the fields in FLOATS, reference, log2 of the mass
+    integers,  # [3, num_rows] int64, out: the fields in INTEGERS
+    is_top1,  # [num_rows] uint8, out
+    top_ids,  # [num_rows, COUNT] int64, out
+    top_logps,  # [num_rows, COUNT] float32, out
+    top_logits,  # [num_rows, COUNT] float32, out
+    COUNT: tl.constexpr,  # n
+    SLOTS: tl.constexpr,
+    PARTS: tl.constexpr,  # a power of two, num_parts or more
+    CAP: tl.constexpr,
+    SCALE: tl.constexpr,
+):
+    """Grid (num_rows,)."""
+    row = tl.program_id(0).to(tl.int64)
+    nan = float("nan")
+    label = tl.load(labels + row)
+    factor = tl.load(factors + row)
+    k = tl.load(bits + row).to(tl.float64)
+    part = tl.arange(0, PARTS)
+    is_part = part < num_parts
+    at = sums + part.to(tl.int64) * 6 * num_rows + row
+    reference = tl.load(at, mask=is_part, other=0.0).to(tl.float64)
+    s = tl.load(at + num_rows, mask=is_part, other=0.0).to(tl.float64)
+    a = tl.load(at + 2 * num_rows, mask=is_part, other=0.0).to(tl.float64)
+    q = tl.load(at + 3 * num_rows, mask=is_part, other=0.0).to(tl.float64)
+    t = tl.load(at + 4 * num_rows, mask=is_part, other=0.0).to(tl.float64)
+    c = tl.load(at + 5 * num_rows, mask=is_part, other=0.0).to(tl.float64)
+    # A part without a finite logit has sums of 0, relative to nothing.
+    is_live = s > 0
+    highest = tl.max(tl.where(is_live, reference, -float("inf")), axis=0)
+    highest = tl.where(tl.abs(highest) < float("inf"), highest, 0.0)
+    shift = tl.where(is_live, reference - highest, 0.0)
+    weight = tl.exp2(shift)
+    mass = tl.sum(weight * s, axis=0)
+    slope = tl.sum(weight * (a + shift * s), axis=0) / mass * 0.6931471805599453
+    square = tl.sum(weight * weight * q, axis=0) / (mass * mass)
+    count = tl.sum(c, axis=0)
+    mean = tl.sum(t + shift * c, axis=0) / count * 0.6931471805599453
+    log_mass = tl.log(mass)
+    zero = highest / k * factor  # the tempered logit that the sums are relative to
 
-    Args:
-        stats: of N tokens.
-        reference: [N] float32, the largest of the parts' references, in units of ``Tempering.bits``.
-        log_mass: [N] float32, log2 of sum 2^(u), u relative to ``reference``.
-        label_logits: [N] float32, raw.
-        top_logits: [N, n] float32, raw.
-    """
+    slots = tl.arange(0, SLOTS)
+    keys = tl.load(kept + row * SLOTS + slots)
+    raw = value_of_32(keys)
+    is_top = (keys >= 0) & (raw > -float("inf")) & (slots < COUNT)
+    raw = tl.where(is_top, raw, 0.0)
+    ids = tl.where(is_top, position_of_32(keys).to(tl.int64), -1)
+    logps = _tempered(raw, factor, CAP, SCALE) - zero - log_mass
+    rank = tl.min(tl.where(is_top & (ids == label), slots + 1, COUNT + 1), axis=0)
+    reached = tl.cumsum(tl.where(is_top, tl.exp(logps), 0.0), axis=0)
+    support = tl.sum(((reached < 0.95) & (slots < COUNT)).to(tl.int32), axis=0) + 1
+    logps = tl.where(is_top, logps, -float("inf"))
 
-    stats: TokenStats
-    reference: Tensor
-    log_mass: Tensor
-    label_logits: Tensor
-    top_logits: Tensor
-
-
-def finish(sums: Tensor, label_logits: Tensor, kept: Tensor, labels: Tensor, tempering: Tempering, n: int) -> Finished:
-    """The statistics of N rows.
-
-    Args:
-        sums: [P, 6, N] float32 of ``fold``; whatever in ignored rows.
-        label_logits: [N] float32, NaN where the label is outside the vocabulary.
-        kept: [N, n or more] int64 keys of ``top_candidates``.
-        labels: [N] int64.
-        tempering: of the rows.
-        n: candidates.
-    """
-    parts = sums.double()
-    reference, mass = parts[:, 0], parts[:, 1]
-    is_live = mass > 0
-    highest = torch.where(is_live, reference, -torch.inf).amax(0)
-    highest = torch.where(highest.isfinite(), highest, 0.0)
-    # A part without a finite logit has sums of 0 relative to nothing.
-    shift = torch.where(is_live, reference - highest, 0.0)
-    mass, slope, square, total, count = _merged(parts, shift)
-    zero = highest / tempering.bits.double() * tempering.factor  # the tempered logit that the sums are relative to
-    log_mass = mass.log()
-    top_raw, top_ids = unpacked(kept[:, :n])
-    top_ids = torch.where(top_raw == -torch.inf, -1, top_ids)
-    top_logps = (tempering.value(top_raw) - zero.unsqueeze(1)) - log_mass.unsqueeze(1)
-    top_logps = torch.where(top_ids < 0, -torch.inf, top_logps)
-    hit = (top_ids == labels.unsqueeze(1)) & (labels >= 0).unsqueeze(1)
-    rank = torch.where(hit.any(1), hit.int().argmax(1) + 1, n + 1)
-    support = (top_logps.exp().cumsum(1) < _SUPPORT_MASS).sum(1) + 1
-    # A NaN or +inf logit is a NaN in the sums; so is a temperature that is none.
-    is_nan = (labels < 0) | mass.isnan() | tempering.factor.isnan()
+    # A NaN or +inf logit is a NaN in the sums.
+    is_out = (label < 0) | (factor != factor)
+    is_nan = is_out | (mass != mass)
     is_void = is_nan | (count == 0)
-    floats = {
-        "logp": (tempering.value(label_logits) - zero) - log_mass,
-        "entropy": (log_mass - slope / mass * LN2).clamp(min=0),
-        "sum_p2": square / mass.square(),
-        # KL(uniform || p) = ln Z - mean z - ln C, both relative to the same logit.
-        "self_certainty": log_mass - total / count * LN2 - count.log(),
-    }
-    num_finite = torch.where((labels < 0) | tempering.factor.isnan(), 0.0, count).to(torch.int64)
-    stats = TokenStats(
-        **{name: values.masked_fill(is_void, torch.nan).float() for name, values in floats.items()},
-        logsumexp=(zero + log_mass).masked_fill(is_nan, torch.nan).float(),
-        top_ids=top_ids.masked_fill(is_void.unsqueeze(1), -1),
-        top_logps=top_logps.masked_fill(is_void.unsqueeze(1), torch.nan).float(),
-        rank=rank.masked_fill(is_void, 0),
-        is_top1=(rank == 1) & ~is_void,
-        support95=support.masked_fill(is_void, 0),
-        num_finite=num_finite,
-    )
-    return Finished(stats, highest.float(), (log_mass / LN2).float(), label_logits, top_raw)
-
-
-def _merged(parts: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """S, A, Q, T, C of whole rows, [N] each, relative to the common reference; ``shift`` [P, N] is in bits."""
-    _, mass, slope, square, total, count = parts.unbind(1)
-    weight = torch.exp2(shift)
-    moved = torch.stack(
-        [weight * mass, weight * (slope + shift * mass), weight.square() * square, total + shift * count, count], 1
-    )
-    # One after another: the order of torch's own sum may depend on how many rows there are.
-    whole = moved[0]
-    for part in moved[1:]:
-        whole = whole + part
-    mass, slope, square, total, count = whole.unbind(0)
-    return mass, slope, square, total, count
-
-
-def unpacked(keys: Tensor) -> tuple[Tensor, Tensor]:
-    """Values (float32; -inf for no key) and ids (-1 for no key) of the int64 keys of ``ordered_keys.pack_32``."""
-    bits = (keys >> 31) & 0xFFFFFFFF
-    bits = torch.where(bits >= 0x80000000, bits ^ 0x80000000, bits ^ 0xFFFFFFFF)
-    signed = torch.where(bits >= 0x80000000, bits - 0x100000000, bits).to(torch.int32)
-    is_key = keys >= 0
-    values = torch.where(is_key, signed.view(torch.float32), -torch.inf)
-    return values, torch.where(is_key, 0x7FFFFFFF - (keys & 0x7FFFFFFF), -1)
+    logp = _tempered(tl.load(label_logits + row), factor, CAP, SCALE) - zero - log_mass
+    entropy = tl.maximum(log_mass - slope, 0.0)
+    # KL(uniform || p) = ln Z - mean z - ln C, both relative to the same logit.
+    self_certainty = log_mass - mean - tl.log(count)
+    out = floats + row
+    tl.store(out, tl.where(is_void, nan, logp).to(tl.float32))
+    tl.store(out + num_rows, tl.where(is_void, nan, entropy).to(tl.float32))
+    tl.store(out + 2 * num_rows, tl.where(is_nan, nan, zero + log_mass).to(tl.float32))
+    tl.store(out + 3 * num_rows, tl.where(is_void, nan, square).to(tl.float32))
+    tl.store(out + 4 * num_rows, tl.where(is_void, nan, self_certainty).to(tl.float32))
+    tl.store(out + 5 * num_rows, highest.to(tl.float32))
+    tl.store(out + 6 * num_rows, (log_mass * 1.4426950408889634).to(tl.float32))
+    tl.store(integers + row, tl.where(is_void, 0, rank).to(tl.int64))
+    tl.store(integers + num_rows + row, tl.where(is_void, 0, support).to(tl.int64))
+    tl.store(integers + 2 * num_rows + row, tl.where(is_out, 0.0, count).to(tl.int64))
+    tl.store(is_top1 + row, ((rank == 1) & (is_void == 0)).to(tl.uint8))
+    at_slots = row * COUNT + slots
+    tl.store(top_ids + at_slots, tl.where(is_void, -1, ids), mask=slots < COUNT)
+    tl.store(top_logps + at_slots, tl.where(is_void, nan, logps).to(tl.float32), mask=slots < COUNT)
+    tl.store(top_logits + at_slots, raw, mask=slots < COUNT)

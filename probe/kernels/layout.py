@@ -14,7 +14,7 @@ class Layout:
         sub: columns a maximum; divides ``block``.
         part_blocks: blocks a part; a part is one program of the grid and has sums of its own.
         num_warps: of ``fold``.
-        top_warps: of ``top_candidates``.
+        top_warps: of ``top_candidates`` with up to 16 slots.
     """
 
     block: int
@@ -26,6 +26,10 @@ class Layout:
     def num_parts(self, num_columns: int) -> int:
         """Parts of a row."""
         return -(-num_columns // (self.block * self.part_blocks))
+
+    def warps_of_top(self, slots: int) -> int:
+        """Of ``top_candidates`` with so many slots; with fewer the logits read again would not fit in registers."""
+        return self.top_warps * max(1, slots // 16)
 
     def num_blocks(self, num_columns: int) -> int:
         """Maxima of a row."""

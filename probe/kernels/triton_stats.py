@@ -3,17 +3,16 @@
 Ask ``availability.available`` first: this module imports Triton.
 """
 
-import contextlib
-from contextlib import AbstractContextManager
-
 import torch
 from torch import Tensor
 
 from entrostat.probe.kernels.availability import DTYPES, MAX_CANDIDATES
-from entrostat.probe.kernels.finish import Finished, Tempering, finish
+from entrostat.probe.kernels.finished import Finished, finished
 from entrostat.probe.kernels.fold import NUM_SUMS, fold
 from entrostat.probe.kernels.head_tiles import check_head, head_tile
+from entrostat.probe.kernels.launch import launched_on, power_of_two
 from entrostat.probe.kernels.layout import Layout, layout
+from entrostat.probe.kernels.tempering import Tempering
 from entrostat.probe.kernels.top_candidates import top_candidates
 from entrostat.probe.token_stats import TokenStats, _check, _temperature
 
@@ -161,6 +160,8 @@ def tempering_of(
 
 
 def _joined(done: list[Finished]) -> Finished:
+    if len(done) == 1:
+        return done[0]
     names = TokenStats.__dataclass_fields__
     stats = TokenStats(**{name: torch.cat([getattr(d.stats, name) for d in done]) for name in names})
     others = ("reference", "log_mass", "label_logits", "top_logits")
@@ -174,10 +175,9 @@ class _Run:
         rows, device = labels.shape[0], tempering.bits.device
         self.labels = labels.to(device, torch.int64).contiguous()
         self.tempering, self.n, self.expect_masked = tempering, n, expect_masked
-        self.factors = tempering.bits.contiguous()
         self.sums = torch.empty(num_parts, NUM_SUMS, rows, device=device)
         self.label_logits = torch.full((rows,), torch.nan, device=device)
-        self.kept = torch.empty(rows, max(2, _power_of_two(n)), dtype=torch.int64, device=device)
+        self.kept = torch.empty(rows, max(2, power_of_two(n)), dtype=torch.int64, device=device)
         self.num_parts = 0
 
     def add(self, logits: Tensor, first: int, cut: Layout) -> None:
@@ -186,31 +186,21 @@ class _Run:
         if rows == 0:
             return
         logits = logits if logits.stride(1) == 1 else logits.contiguous()
-        blocks, parts = cut.num_blocks(columns), cut.num_parts(columns)
+        blocks, parts, slots = cut.num_blocks(columns), cut.num_parts(columns), self.kept.shape[1]
         maxima = torch.empty(rows, blocks, dtype=logits.dtype, device=logits.device)
         with launched_on(logits.device):
             fold[(rows, parts)](
-                logits, logits.stride(0), self.labels, self.factors, self.sums, self.label_logits, maxima, blocks,
-                first, columns, cut.block * cut.part_blocks, rows, self.num_parts,
+                logits, logits.stride(0), self.labels, self.tempering.bits, self.sums, self.label_logits,
+                maxima, blocks, first, columns, cut.block * cut.part_blocks, rows, self.num_parts,
                 BLOCK=cut.block, SUB=cut.sub, CAP=self.tempering.cap, SCALE=self.tempering.scale,
                 MASKED=self.expect_masked, WITH_MAXIMA=True, num_warps=cut.num_warps,
             )  # fmt: skip
             top_candidates[(rows,)](
                 logits, logits.stride(0), self.labels, maxima, blocks, self.kept, first, columns, blocks,
-                SLOTS=self.kept.shape[1], SUB=cut.sub, BLOCKS=_power_of_two(max(blocks, self.kept.shape[1])),
-                IS_FIRST=self.num_parts == 0, IS_16_BIT=logits.element_size() == 2, num_warps=cut.top_warps,
+                SLOTS=slots, SUB=cut.sub, BLOCKS=power_of_two(max(blocks, slots)),
+                IS_FIRST=self.num_parts == 0, IS_16_BIT=logits.element_size() == 2, num_warps=cut.warps_of_top(slots),
             )  # fmt: skip
         self.num_parts += parts
 
     def finish(self) -> Finished:
-        return finish(self.sums, self.label_logits, self.kept, self.labels, self.tempering, self.n)
-
-
-def launched_on(device: torch.device) -> AbstractContextManager[object]:
-    """Triton launches on the current device, whatever its arguments' device is."""
-    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
-
-
-def _power_of_two(count: int) -> int:
-    """The next one, 1 or more."""
-    return 1 << max(0, count - 1).bit_length()
+        return finished(self.sums, self.label_logits, self.kept, self.labels, self.tempering, self.n)

@@ -11,6 +11,7 @@ from support import sass
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from entrostat.probe.kernels.finish import finish
 from entrostat.probe.kernels.fold import fold
 from entrostat.probe.kernels.layout import layout_of
 from entrostat.probe.kernels.logit_gradient import logit_gradient
@@ -19,7 +20,7 @@ from entrostat.probe.kernels.top_candidates import top_candidates
 VOCAB = 151936
 TYPES = {"bf16": 2, "fp16": 2, "fp32": 4}
 _TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
-_ODD = {"first_column", "first_part", "num_rows"}  # not specialised: they differ from call to call
+_ODD = {"first_column", "first_part", "num_rows", "num_parts"}  # not specialised: they differ from call to call
 
 
 def machine_code(kernel, types, constants, arch, num_warps):
@@ -77,8 +78,19 @@ def of_gradient(arch, dtype, cap=0.0, vocab=VOCAB):
 
 
 @functools.cache
+def of_finish(arch, cap=0.0):
+    """One line of the table."""
+    constants = {"COUNT": 8, "SLOTS": 8, "PARTS": 4, "CAP": cap, "SCALE": 1.0}
+    single = ("sums", "label_logits", "bits", "floats", "top_logps", "top_logits")
+    pointers = dict.fromkeys(single, "*fp32") | dict.fromkeys(("kept", "labels", "integers", "top_ids"), "*i64")
+    pointers |= {"factors": "*fp64", "is_top1": "*u8"}
+    _, registers, stack = machine_code(finish, _with_integers(finish, pointers), constants, arch, 1)
+    return {"registers": registers, "stack": stack, "per_logit": None}
+
+
+@functools.cache
 def of_top(arch, dtype, n, vocab=VOCAB):
-    """One line of the table; a thread's instructions, spread over the row's logits."""
+    """One line of the table; a thread's instructions, spread over the row's logits; None where the code has loops."""
     cut = layout_of(arch // 10, TYPES[dtype], vocab)
     slots, blocks = _power_of_two(n), cut.num_blocks(vocab)
     constants = {
@@ -87,10 +99,10 @@ def of_top(arch, dtype, n, vocab=VOCAB):
     }  # fmt: skip
     pointers = {"logits": f"*{dtype}", "maxima": f"*{dtype}", "labels": "*i64", "kept": "*i64"}
     types = _with_integers(top_candidates, pointers)
-    text, registers, stack = machine_code(top_candidates, types, constants, arch, cut.top_warps)
-    assert sass.straight(text)
-    per_logit = sass.num_instructions(text) * 32 * cut.top_warps / vocab
-    return {"registers": registers, "stack": stack, "per_logit": round(per_logit, 2)}
+    num_warps = cut.warps_of_top(slots)
+    text, registers, stack = machine_code(top_candidates, types, constants, arch, num_warps)
+    per_logit = round(sass.num_instructions(text) * 32 * num_warps / vocab, 2) if sass.straight(text) else None
+    return {"registers": registers, "stack": stack, "per_logit": per_logit}
 
 
 def _with_integers(kernel, pointers):

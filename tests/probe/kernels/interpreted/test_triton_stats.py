@@ -136,13 +136,14 @@ def test_from_hidden_is_from_the_logits_of_its_tiles(dtype, transform):
 
 
 class Largest(TorchDispatchMode):
-    """The most elements of any tensor made while it is on."""
+    """The most elements of any tensor of floats made while it is on; the interpreter copies arguments as bytes."""
 
     numel = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         made = func(*args, **(kwargs or {}))
-        self.numel = max([self.numel, *(t.numel() for t in tree_leaves(made) if isinstance(t, torch.Tensor))])
+        tensors = [t for t in tree_leaves(made) if isinstance(t, torch.Tensor) and t.is_floating_point()]
+        self.numel = max([self.numel, *(t.numel() for t in tensors)])
         return made
 
 
