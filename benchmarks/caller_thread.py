@@ -259,21 +259,33 @@ def kept_trackio(folder: Path) -> set[int]:
 
 
 def kept_wandb(folder: Path) -> set[int]:
-    """Steps in the history of its log."""
+    """Steps in the history of its log: records in blocks of 32 KiB, each piece with checksum, size and kind."""
     from wandb.proto.wandb_internal_pb2 import Record
-    from wandb.sdk.internal.datastore import DataStore
 
     steps: set[int] = set()
     for path in folder.rglob("*.wandb"):
-        store = DataStore()
-        store.open_for_scan(str(path))
-        with contextlib.suppress(AssertionError):  # it ends in the middle of a record
-            while (data := store.scan_data()) is not None:
-                record = Record()
-                record.ParseFromString(data)
-                if record.WhichOneof("record_type") == "history":
-                    steps.add(record.history.step.num)
+        for data in _wandb_records(path.read_bytes()):
+            record = Record.FromString(data)
+            if record.WhichOneof("record_type") == "history":
+                steps.add(record.history.step.num)
     return steps
+
+
+def _wandb_records(data: bytes) -> Iterator[bytes]:
+    at, pieces = 7, b""  # after the file's own header
+    while at + 7 <= len(data):
+        size, kind = struct.unpack_from("<HB", data, at + 4)
+        in_block = at % 32768
+        if in_block > 32768 - 7 or kind == 0:  # padding up to the next block
+            at += 32768 - in_block
+            continue
+        if at + 7 + size > len(data):
+            return
+        pieces += data[at + 7 : at + 7 + size]
+        at += 7 + size
+        if kind in (1, 4):  # whole, or the last piece
+            yield pieces
+            pieces = b""
 
 
 def kept_tensorboardx(folder: Path) -> set[int]:
@@ -384,6 +396,7 @@ def survivors(given: argparse.Namespace, work: str) -> None:
             with tempfile.TemporaryDirectory() as folder:
                 told = ["--work", work, "--steps", str(given.steps), "--pace-ms", str(given.pace_ms)]
                 _start(given, tool, folder, *told, "--kill")
+                time.sleep(2)  # a tracker's helper process, which nobody killed, may be writing still
                 kept.append(_start(given, tool, folder, "--count"))
         print(f"| {tool} | {', '.join(kept)} |", flush=True)
 
