@@ -110,7 +110,7 @@ class _FromHidden(torch.autograd.Function):
         d_bias = torch.empty_like(bias) if to_bias else None
         # Columns outside: the head's gradient needs float32 for one tile of columns only.
         for c0 in range(0, head_weight.shape[0], vocab_tile):
-            columns = slice(c0, min(c0 + vocab_tile, head_weight.shape[0]))
+            columns = slice(c0, c0 + vocab_tile)
             weight, shift = head_weight[columns], None if bias is None else bias[columns]
             cut = ctx.cut or layout(hidden.device, hidden.dtype, weight.shape[0])
             of_weight = torch.zeros(weight.shape, device=hidden.device)
