@@ -12,8 +12,10 @@ with A, B, C, D one number a row, from the gradients g of the outputs (H entropy
     top_logps       A = -sum g_i, and +g_i on candidate i; which candidates they are is a constant
     sum_p2          A = -2 g s, C = 2 g
     self_certainty  A = g, D = -g / K on the finite logits
+    logsumexp       A = g
 
-Rows whose outputs got no gradient (advantage 0, padding) have no tile at all.
+Rows whose outputs got no gradient (advantage 0, padding) have no tile at all. On a GPU with Triton, and where products
+are taken in the head's own dtype, ``kernels.backward`` is the op instead: the same, each tile in one pass, all rows.
 """
 
 from dataclasses import dataclass
@@ -23,9 +25,11 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from entrostat.probe.kernels.choice import Kernel, attempt, chosen
+from entrostat.probe.kernels.head_tiles import head_tile
 from entrostat.probe.token_stats import TokenStats, from_hidden
 
-DIFFERENTIABLE = ("logp", "entropy", "top_logps", "sum_p2", "self_certainty")
+DIFFERENTIABLE = ("logp", "entropy", "logsumexp", "top_logps", "sum_p2", "self_certainty")
 """The fields that carry gradients."""
 _NAMES = tuple(TokenStats.__dataclass_fields__)
 _LOWEST = -1e4  # exp of it is 0 in float64 too, and its product with 0 is 0, which that of -inf is not
@@ -69,8 +73,24 @@ def fused_head(
         ValueError: shapes or settings that do not fit, by name.
     """
     spec = _Spec(dtype or hidden.dtype, temperature, softcap, logit_scale, n, row_tile, vocab_tile)
-    found = _FusedHead.apply(hidden, head_weight, bias, labels, spec)  # type: ignore[no-untyped-call]
-    return TokenStats(**dict(zip(_NAMES, found, strict=True)))
+
+    def in_torch() -> TokenStats:
+        found = _FusedHead.apply(hidden, head_weight, bias, labels, spec)  # type: ignore[no-untyped-call]
+        return TokenStats(**dict(zip(_NAMES, found, strict=True)))
+
+    def in_triton() -> TokenStats:
+        from entrostat.probe.kernels import backward
+
+        return backward.from_hidden(
+            hidden.to(spec.dtype), head_weight, labels, bias=bias, temperature=temperature, softcap=softcap,
+            logit_scale=logit_scale, n=n, row_tile=row_tile, vocab_tile=vocab_tile,
+        )  # fmt: skip
+
+    kernel = chosen(hidden.to(spec.dtype), hidden.shape[0] * head_weight.shape[0], n)
+    # A head in another dtype would be kept as a copy until the backward, and its gradient rounded to that dtype.
+    if kernel is not Kernel.TRITON or head_weight.dtype != spec.dtype:
+        return in_torch()
+    return attempt(kernel, {Kernel.TRITON: in_triton, Kernel.PLAIN: in_torch})
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +207,8 @@ class _RowGradients:
             a = a - g.sum(1)
             ids.append(top_ids)
             values.append(g)
+        if (g := given.get("logsumexp")) is not None:
+            a = a + g
         # What a row without statistics says is NaN, and 0 x NaN is NaN.
         if (g := given.get("entropy")) is not None:
             a, b = a - torch.where(g == 0, g, g * entropy), -g
@@ -274,10 +296,7 @@ class _Products:
 
     def _logit_gradient(self, states: Tensor, head: Tensor, c0: int, c1: int, rows: _RowGradients) -> Tensor:
         """[k, c1 - c0] gradient of the head's raw products, in ``exact``."""
-        with torch.autocast(states.device.type, enabled=False):
-            raw = states @ head.T
-        if self.bias is not None:
-            raw.add_(self.bias[c0:c1].to(raw.dtype))
+        raw = head_tile(states, head, None if self.bias is None else self.bias[c0:c1])
         tile = raw.to(self.spec.exact)  # itself, where it is that already: then it is overwritten
         heat = self.heat if not isinstance(self.heat, Tensor) else self.heat[rows.rows, None]
         step = len(tile) if tile.device.type != "cpu" else max(1, _CACHED // tile.shape[1])

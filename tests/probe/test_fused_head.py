@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from entrostat.probe.fused_head import DIFFERENTIABLE, fused_head
+from entrostat.probe.kernels.choice import Kernel
 from entrostat.probe.token_stats import TokenStats, from_hidden
 
 NAMES = tuple(TokenStats.__dataclass_fields__)
@@ -63,7 +64,7 @@ def gradients_of(case, weights, transform, dtype=torch.float64, op=None, **optio
 
 
 def by_definition(hidden, weight, bias, labels, n, temperature=1.0, softcap=None, logit_scale=1.0):
-    """The five statistics from the whole softmax; ignored rows are 0. A column masked by -inf has no part in them."""
+    """The statistics from the whole softmax; ignored rows are 0. A column masked by -inf has no part in them."""
     kept = torch.ones(weight.shape[0], dtype=torch.bool) if bias is None else bias.isfinite()
     z = hidden @ weight.T
     if bias is not None:
@@ -80,6 +81,7 @@ def by_definition(hidden, weight, bias, labels, n, temperature=1.0, softcap=None
     stats = {
         "logp": logps.gather(1, labels.clamp(min=0).unsqueeze(1)).squeeze(1),
         "entropy": -(p * finite).sum(1),
+        "logsumexp": z.logsumexp(1),
         "top_logps": logps.gather(1, ids),
         "sum_p2": (p * p).sum(1),
         "self_certainty": -finite.mean(1) - torch.tensor(float(kept.sum())).log(),
@@ -222,6 +224,38 @@ def test_rows_without_gradient_have_no_product():
     assert (61, 2) in sizes.products or (2, 61) in sizes.products
     assert all(40 not in shape for shape in sizes.products)
     assert hidden.grad.abs().sum(1).nonzero().squeeze(1).tolist() == [7, 30]
+
+
+def test_on_a_gpu_triton_takes_heads_in_the_dtype_of_the_products(monkeypatch):
+    backward = pytest.importorskip("entrostat.probe.kernels.backward", reason="Triton is part of the dev extra")
+    case, asked = drawn(), []
+    monkeypatch.setattr("entrostat.probe.fused_head.chosen", lambda *_: Kernel.TRITON)
+    monkeypatch.setattr(backward, "from_hidden", lambda *args, **kwargs: asked.append((args, kwargs)))
+
+    fused_head(case.hidden.bfloat16(), case.weight.bfloat16(), case.labels, temperature=0.7, n=5, **TILES)
+    own = fused_head(case.hidden, case.weight, case.labels, dtype=torch.float32, n=5)
+
+    ((args, kwargs),) = asked
+    assert [x.dtype for x in args] == [torch.bfloat16, torch.bfloat16, torch.int64]
+    assert kwargs == TILES | {"bias": None, "temperature": 0.7, "softcap": None, "logit_scale": None, "n": 5}
+    assert own.logp.dtype == torch.float32
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device: its CPU twin holds the formulas")
+@pytest.mark.parametrize("weight_dtype", [torch.bfloat16, torch.float32])
+def test_on_a_gpu_gradients_are_those_of_the_cpu(weight_dtype):
+    case = drawn(rows=40, vocab=5000, width=64)
+    case.weight *= 0.2
+    found = {}
+    for device in ("cpu", "cuda"):
+        hidden = leaf(case.hidden.to(device), torch.bfloat16)
+        weight = leaf(case.weight.to(device), weight_dtype)
+        stats = fused_head(hidden, weight, case.labels.to(device), n=5, dtype=torch.bfloat16)
+        loss = sum((case.weights[k].to(device).float() * getattr(stats, k)).sum() for k in DIFFERENTIABLE)
+        found[device] = [g.cpu() for g in torch.autograd.grad(loss, [hidden, weight])]
+
+    assert worst(found["cuda"], found["cpu"]) < 0.02
 
 
 def test_what_an_ignored_row_is_told_goes_nowhere():
