@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 from support import sass
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed"),
+]
 
 COMMAND = Path(__file__).parents[3] / "benchmarks" / "kernel_instructions.py"
 
