@@ -4,7 +4,7 @@ The work is one of: 40 scalars a step; 40 scalars and 16,384 tokens x 6 float32.
 step each ``--pace-ms``, in a process of its own; rounds alternate the order. Trackers run in an environment of theirs:
 
     python -m venv PEERS && PEERS/bin/pip install numpy pandas wandb trackio tensorboardX
-    python -P benchmarks/caller_thread.py --peers PEERS/bin/python [--kill] [--pace-ms 0]
+    python -P benchmarks/caller_thread.py --peers PEERS/bin/python [--kill | --profile] [--pace-ms 0]
 
 Of ours each step is a real one: ``capture`` of a micro-batch, ``Recorder.end_step``, spool on disk, no server. It also
 copies token ids and the mask; the floors copy, or append to a file, those bytes too.
@@ -406,6 +406,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peers", help="python of an environment that has wandb, trackio and tensorboardX")
     parser.add_argument("--kill", action="store_true", help="what is left after SIGKILL, not the cost")
+    parser.add_argument("--profile", action="store_true", help="where our own step spends the training thread's time")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=250)
     parser.add_argument("--pace-ms", type=float, default=50.0)
@@ -423,12 +424,33 @@ def main() -> None:
         _report(given)
 
 
+def profile(work: str, steps: int, pace_s: float) -> None:
+    """Print what the training thread's calls of our step spend their time in."""
+    import cProfile
+    import pstats
+
+    made, profiler = blocks(), cProfile.Profile()
+    scalars = dict.fromkeys(SCALAR_NAMES, 0.5)
+    with tempfile.TemporaryDirectory() as folder, ours(Path(folder), work) as log:
+        for step in range(steps):
+            if step < WARM_UP:
+                log(step, scalars, made[step % BLOCKS])
+            else:
+                profiler.runcall(log, step, scalars, made[step % BLOCKS])
+            time.sleep(pace_s)
+    print(f"## {work}, {steps - WARM_UP} steps under cProfile, which makes Python's calls look dearer than they are")
+    pstats.Stats(profiler).strip_dirs().sort_stats("tottime").print_stats(14)
+
+
 def _report(given: argparse.Namespace) -> None:
     print(f"load average at the start {os.getloadavg()[0]:.1f}, {os.cpu_count()} cores; {_versions(given.peers)}")
     left_out = "" if given.kill else f", the first {WARM_UP} steps of each left out"
     print(f"a step each {given.pace_ms:g} ms, {given.rounds} rounds{left_out}")
     for work in (given.work,) if given.work else ("scalars", "tokens"):
-        (survivors if given.kill else costs)(given, work)
+        if given.profile:
+            profile(work, given.steps, given.pace_ms / 1e3)
+        else:
+            (survivors if given.kill else costs)(given, work)
     print(f"\nload average at the end {os.getloadavg()[0]:.1f}")
 
 
