@@ -21,7 +21,7 @@ from entrostat.probe.token_stats import TokenStats, tempered
 
 _CHUNK_LOGITS = 2**21
 _MAX_ROWS = 64
-RowSums = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
+RowSums = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor, Tensor]]
 
 _OPTIONS: dict[str, str | int | bool | Callable[..., Any]] = {
     # Otherwise intermediates with several uses go to memory, [rows, V] each; recomputed, they stay in registers.
@@ -42,6 +42,7 @@ class Shape:
     n: int
     softcap: float | None
     logit_scale: float | None
+    is_heated: bool
 
 
 _lock = threading.Lock()
@@ -105,12 +106,13 @@ def _take_sums(
 ) -> None:
     """Add columns ``first`` and on to the fold."""
     num_rows, num_columns = raw.shape
+    is_heated = not bool((heat == 1).all())
     step = max(2, min(_MAX_ROWS, _CHUNK_LOGITS // num_columns))
     done = []
     for r0 in range(0, num_rows, step):
         chunk, chunk_heat, is_new = _chunk(raw, heat, r0, step)
-        shape = Shape(step, num_columns, chunk.stride(0), raw.dtype, fold.n, softcap, logit_scale)
-        done.append(tuple(t[..., is_new, :] for t in _run(shape, chunk, chunk_heat)))
+        shape = Shape(step, num_columns, chunk.stride(0), raw.dtype, fold.n, softcap, logit_scale, is_heated)
+        done.append(tuple(t[..., is_new, :] for t in _run(shape, chunk, chunk_heat if is_heated else None)))
     largest, sums, keys = (torch.cat(t, -2) for t in zip(*done, strict=True))
     top_z, top_ids = unpacked(keys)
     fold.merge(first, largest, sums.double(), top_z, top_ids)
@@ -128,7 +130,7 @@ def _chunk(raw: Tensor, heat: Tensor, r0: int, rows: int) -> tuple[Tensor, Tenso
     return (chunk if chunk.stride(1) == 1 else chunk.contiguous()), heat[start : start + rows], slice(r0 - start, rows)
 
 
-def _run(shape: Shape, raw: Tensor, heat: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _run(shape: Shape, raw: Tensor, heat: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """m [R, 1], sums [5, R, 1] and keys of ``row_sums``, compiled for ``shape`` when it is met first.
 
     No lock is held while that goes on: another thread that meets the same shape runs the function as it is meanwhile.
@@ -148,7 +150,7 @@ def _run(shape: Shape, raw: Tensor, heat: Tensor) -> tuple[Tensor, Tensor, Tenso
 
 
 def _uncompiled(shape: Shape) -> RowSums:
-    def rows(raw: Tensor, heat: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def rows(raw: Tensor, heat: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         return row_sums(raw, heat, shape.n, shape.softcap, shape.logit_scale)
 
     return rows

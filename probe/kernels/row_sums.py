@@ -26,13 +26,13 @@ _LAST_COLUMN = 2**32 - 1
 
 
 def row_sums(
-    raw: Tensor, heat: Tensor, n: int, softcap: float | None, logit_scale: float | None
+    raw: Tensor, heat: Tensor | None, n: int, softcap: float | None, logit_scale: float | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Sums of rows of raw logits, and their likeliest columns.
 
     Args:
         raw: [R, C], float32, bfloat16 or float16.
-        heat: [R, 1] float32, temperatures.
+        heat: [R, 1] float32, temperatures; None where all are 1, which saves the division and changes no bit.
         n: candidates.
         softcap: of the logits.
         logit_scale: of the logits.
@@ -42,17 +42,12 @@ def row_sums(
         [R, n or fewer] int64 keys for ``unpacked``, best first.
     """
 
-    def z(columns: Tensor, width: int) -> Tensor:
-        """Tempered, [R, columns / width, width]; the last block filled up with -inf."""
-        rest = columns.shape[1] % width
-        if rest:
-            columns = torch.nn.functional.pad(columns, (0, width - rest), value=-torch.inf)
-        return tempered(columns.float(), heat, softcap, logit_scale).view(raw.shape[0], -1, width)
-
     def by_block(width: int) -> list[Tensor]:
-        """Whole blocks and the last one apart: with a pad around them the sweep over all would not be vectorised."""
+        """Tempered, [R, blocks, width]; what is left over apart."""
         whole = raw.shape[1] // width * width
-        return [z(part, width) for part in (raw[:, :whole], raw[:, whole:]) if part.shape[1]]
+        parts = [part for part in (raw[:, :whole], raw[:, whole:]) if part.shape[1]]
+        z = [_tempered(part, heat, softcap, logit_scale) for part in parts]
+        return [part.view(part.shape[0], -1, min(width, part.shape[1])) for part in z]
 
     maxima = torch.cat([blocks.amax(2) for blocks in by_block(MAX_BLOCK)], 1)
     largest = maxima.amax(1)
@@ -68,15 +63,22 @@ def row_sums(
     return largest, sums, _candidates(raw, maxima, heat, n, softcap, logit_scale)
 
 
+def _tempered(raw: Tensor, heat: Tensor | None, softcap: float | None, logit_scale: float | None) -> Tensor:
+    z = raw.float()
+    if heat is None and softcap is None and logit_scale is None:
+        return z
+    return tempered(z, z.new_ones(()) if heat is None else heat, softcap, logit_scale)
+
+
 def _candidates(
-    raw: Tensor, maxima: Tensor, heat: Tensor, n: int, softcap: float | None, logit_scale: float | None
+    raw: Tensor, maxima: Tensor, heat: Tensor | None, n: int, softcap: float | None, logit_scale: float | None
 ) -> Tensor:
     """A column outside the n blocks with the largest maxima (ties to the lower block) has n columns before it."""
     block_ids = torch.arange(maxima.shape[1], device=raw.device)
     best = _columns(_largest(_keys(maxima, block_ids), n))
     columns = (best.unsqueeze(2) * MAX_BLOCK + torch.arange(MAX_BLOCK, device=raw.device)).flatten(1)
     last = raw.shape[1] - 1
-    found = tempered(raw.gather(1, columns.clamp(max=last)).float(), heat, softcap, logit_scale)
+    found = _tempered(raw.gather(1, columns.clamp(max=last)), heat, softcap, logit_scale)
     # Beyond the vocabulary there is nothing, in the last block.
     return _largest(_keys(torch.where(columns <= last, found, -torch.inf), columns), n)
 
@@ -86,7 +88,9 @@ def _keys(values: Tensor, columns: Tensor) -> Tensor:
     bits = values.view(torch.int32)
     ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)
     ordered = torch.where(ordered == -1, 0, ordered)  # -0.0 equals 0.0
-    return (ordered.to(torch.int64) << 32) | (_LAST_COLUMN - columns)
+    keys = (ordered.to(torch.int64) << 32) | (_LAST_COLUMN - columns)
+    # Inductor puts what is strided into memory; else it makes the keys, gather and all, again for each of the n maxima.
+    return keys.as_strided(keys.shape, keys.stride())
 
 
 def _columns(keys: Tensor) -> Tensor:
