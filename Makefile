@@ -10,7 +10,7 @@ WORKERS ?= 2
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help demo test test-trl-oldest test-verl test-vllm bench check docs format browser clean
+.PHONY: help demo test test-gpu bench-gpu test-trl-oldest test-verl test-vllm bench check docs format browser clean
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
@@ -89,6 +89,12 @@ $(VLLM_VENV)/.installed: pyproject.toml constraints-vllm.txt
 test-vllm: $(VLLM_VENV)/.installed  ## in a real vLLM engine, server and TRL's colocate mode, on the CPU
 	@echo "==> pytest tests/peers/vllm"
 	$(VLLM_VENV)/bin/python -P -m pytest tests/peers/vllm $(ARGS)
+
+test-gpu: $(VENV)/.installed  ## the tests that need a GPU
+	$(BIN)/python -P -m pytest -m gpu $(ARGS)
+
+bench-gpu: $(VENV)/.installed  ## the kernels' times on a GPU, beside their own bare read and plain torch
+	$(BIN)/python -P benchmarks/kernels_gpu.py $(ARGS)
 
 bench: $(VENV)/.installed  ## what the probe costs a TRL step, in pairs with the step without it
 	@echo "==> benchmarks/trl_step.py $(ARGS)"
