@@ -10,7 +10,7 @@ WORKERS ?= 2
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help demo test test-gpu bench-gpu test-trl-oldest test-verl test-vllm bench check docs format browser clean
+.PHONY: help demo test test-gpu bench-gpu test-trl-oldest test-verl test-vllm bench bench-kernels check docs format browser clean
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
@@ -99,6 +99,10 @@ bench-gpu: $(VENV)/.installed  ## the kernels' times on a GPU, beside their own 
 bench: $(VENV)/.installed  ## what the probe costs a TRL step, in pairs with the step without it
 	@echo "==> benchmarks/trl_step.py $(ARGS)"
 	$(BIN)/python -P benchmarks/trl_step.py $(ARGS)
+
+bench-kernels: $(VENV)/.installed  ## the statistics of logits on a CPU, against floors, plain torch, TRL and verl
+	@echo "==> benchmarks/kernels.py $(ARGS)"
+	$(BIN)/python -P benchmarks/kernels.py $(ARGS)
 
 check: $(VENV)/.installed  ## ruff, mypy, the rule of imports, compose file, Dockerfile
 	@echo "==> ruff, mypy, import-linter, docker-compose config, hadolint"
