@@ -258,6 +258,21 @@ def test_on_a_gpu_gradients_are_those_of_the_cpu(weight_dtype):
     assert worst(found["cuda"], found["cpu"]) < 0.02
 
 
+def test_where_fewer_candidates_are_finite_than_are_kept_the_rest_take_no_gradient():
+    case = drawn(rows=3, vocab=10, seed=1)
+    case.bias[3:] = -torch.inf
+    case.labels[:] = torch.arange(3)
+    bias = leaf(case.bias, torch.float64)
+
+    stats = fused_head(case.hidden, case.weight, case.labels, bias=bias, n=5, **TILES)
+    (gradient,) = torch.autograd.grad(stats.top_logps, [bias], torch.ones(3, 5, dtype=torch.float64))
+
+    p = (case.hidden @ case.weight[:3].T + case.bias[:3]).softmax(1)
+    assert stats.top_ids[:, 3:].eq(-1).all()
+    assert gradient[:3] == pytest.approx((1 - 3 * p).sum(0).numpy(), abs=1e-14)
+    assert gradient[3:].abs().max() == 0
+
+
 def test_what_an_ignored_row_is_told_goes_nowhere():
     case = drawn(ignored=(1,))
     found = gradients_of(case, case.weights, {}, op=lambda *a, **k: _told_nan(fused_head(*a, **k)))

@@ -66,7 +66,8 @@ def both(model, batch, rel=1e-5, context=contextlib.nullcontext, **settings):
     for name in ("loss", *OUTPUTS[:-1]):
         assert ours[name].dtype == theirs[name].dtype
         assert ours[name].requires_grad == theirs[name].requires_grad, name
-        assert_close(ours[name], theirs[name], rel, name)
+        # Of the very same products, whatever dtype they are in.
+        assert_close(ours[name], theirs[name], 1e-5, name)
     assert torch.equal(ours.label_mask, theirs.label_mask)
     assert torch.equal(ours.is_top1, theirs.is_top1)
     assert gradients.keys() == expected.keys()
