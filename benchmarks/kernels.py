@@ -196,11 +196,14 @@ def main() -> None:
     today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
     clock, what = (time.process_time, "CPU time") if given.threads == 1 else (time.perf_counter, "wall time")
     arguments = " ".join(a for a in sys.argv[1:] if a != "--write")
+    path = Path(__file__).parent / "results" / f"kernels_{given.machine}_{today}.md"
     lines = []
 
     def say(line: str) -> None:
         print(line, flush=True)
         lines.append(line)
+        if given.write:  # at once: a run that is stopped has told what it saw
+            path.write_text("\n".join(lines) + "\n")
 
     say("# TokenStats from logits on a CPU\n")
     say(
@@ -214,9 +217,6 @@ def main() -> None:
         for dtype in (torch.float32, torch.bfloat16):
             for line in table(given.rows or rows, vocab, dtype, given.rounds, clock):
                 say(line)
-    if given.write:
-        path = Path(__file__).parent / "results" / f"kernels_{given.machine}_{today}.md"
-        path.write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":
