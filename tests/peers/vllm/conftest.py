@@ -12,12 +12,13 @@ import pytest
 
 collect_ignore_glob = [] if find_spec("vllm") else ["test_*.py"]
 
-# Before vLLM is imported: the engine in this process, small, and nothing looked for on a network.
-os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-os.environ["VLLM_CPU_KVCACHE_SPACE"] = "1"
-os.environ["VLLM_NO_USAGE_STATS"] = "1"
-os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ["TORCHDYNAMO_DISABLE"] = "1"  # compiling vLLM's helpers takes half a minute, longer than all tests run
+if find_spec("vllm"):  # this file is imported where its tests are not run, too
+    # Before vLLM is imported: the engine in this process, small, and nothing looked for on a network.
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    os.environ["VLLM_CPU_KVCACHE_SPACE"] = "1"
+    os.environ["VLLM_NO_USAGE_STATS"] = "1"
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    os.environ["TORCHDYNAMO_DISABLE"] = "1"  # compiling vLLM's helpers takes half a minute, longer than all tests run
 
 
 @pytest.fixture(scope="session")
