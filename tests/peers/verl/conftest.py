@@ -9,14 +9,15 @@ from importlib.util import find_spec
 
 import pytest
 
-# Before anybody imports verl: its engines run here on the CPU, and find the entry of CUDA's.
-os.environ |= {
-    "VERL_PLATFORM": "cpu",
-    "VERL_ENGINE_DEVICE": "cuda",
-    "VERL_USE_EXTERNAL_MODULES": "peers.verl.cpu_platform",
-}
-
 collect_ignore_glob = [] if find_spec("verl") else ["test_*.py"]
+
+if find_spec("verl"):  # this file is imported where its tests are not run, too
+    # Before anybody imports verl: its engines run here on the CPU, and find the entry of CUDA's.
+    os.environ |= {
+        "VERL_PLATFORM": "cpu",
+        "VERL_ENGINE_DEVICE": "cuda",
+        "VERL_USE_EXTERNAL_MODULES": "peers.verl.cpu_platform",
+    }
 
 _LARGEST = pytest.StashKey[dict[str, float]]()
 
