@@ -10,7 +10,7 @@ WORKERS ?= 2
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help demo test test-gpu bench-gpu test-trl-oldest test-verl test-vllm bench bench-kernels check docs format browser clean
+.PHONY: help demo test test-gpu bench-gpu bench-head test-trl-oldest test-verl test-vllm bench bench-kernels check docs format browser clean
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
@@ -35,7 +35,7 @@ test: $(VENV)/.installed browser  ## every test, browser included (ARGS="-k spoo
 TRL_OLDEST ?= 1.15.0
 TRL_VENV ?= .venv-trl-oldest
 TRL_TESTS := $(addprefix tests/trainer_adapters/, test_hooks.py test_trl_policy.py test_trl_loss.py test_reference.py \
-	test_hf_levers.py test_reward_functions.py test_dlc.py test_supervised.py) \
+	test_trl_head.py test_hf_levers.py test_reward_functions.py test_dlc.py test_supervised.py) \
 	tests/regressions/test_trl_entropy.py tests/flow/test_ranks.py
 
 $(TRL_VENV)/.installed: pyproject.toml constraints.txt
@@ -96,6 +96,9 @@ test-gpu: $(VENV)/.installed  ## the tests that need a GPU
 bench-gpu: $(VENV)/.installed  ## the kernels' times on a GPU, beside their own bare read and plain torch
 	$(BIN)/python -P benchmarks/kernels_gpu.py $(ARGS)
 
+bench-head: $(VENV)/.installed  ## our fused head against TRL's own, forward and backward
+	$(BIN)/python -P benchmarks/trl_head.py $(ARGS)
+
 bench: $(VENV)/.installed  ## what the probe costs a TRL step, in pairs with the step without it
 	@echo "==> benchmarks/trl_step.py $(ARGS)"
 	$(BIN)/python -P benchmarks/trl_step.py $(ARGS)
@@ -103,6 +106,14 @@ bench: $(VENV)/.installed  ## what the probe costs a TRL step, in pairs with the
 bench-kernels: $(VENV)/.installed  ## the statistics of logits on a CPU, against floors, plain torch, TRL and verl
 	@echo "==> benchmarks/kernels.py $(ARGS)"
 	$(BIN)/python -P benchmarks/kernels.py $(ARGS)
+
+bench-stream: $(VENV)/.installed  ## what a step costs on the training thread (ARGS="--peers PYTHON", ARGS=--kill, ARGS=--profile)
+	@echo "==> benchmarks/caller_thread.py $(ARGS)"
+	$(BIN)/python -P benchmarks/caller_thread.py $(ARGS)
+
+bench-server: $(VENV)/.installed  ## rows a second over HTTP until durable, beside DuckDB's own bulk INSERT
+	@echo "==> benchmarks/server_ingest.py $(ARGS)"
+	$(BIN)/python -P benchmarks/server_ingest.py $(ARGS)
 
 check: $(VENV)/.installed  ## ruff, mypy, the rule of imports, compose file, Dockerfile
 	@echo "==> ruff, mypy, import-linter, docker-compose config, hadolint"
