@@ -70,7 +70,9 @@ def candidate_logps(hidden: Tensor, head: Head, n: int) -> Tensor:
     return _tiled(tile, (hidden,), empty=hidden.new_zeros(0, n, dtype=torch.float32))
 
 
-def kl_to_reference(hidden: Tensor, head: Head, reference_hidden: Tensor, reference_head: Head) -> Tensor:
+def kl_to_reference(
+    hidden: Tensor, head: Head, reference_hidden: Tensor, reference_head: Head, *, forward: bool = False
+) -> Tensor:
     """KL(policy || reference) [k] over the whole vocabulary, nats, with gradient to the policy alone (SCOPE Eq. 12).
 
     Args:
@@ -78,6 +80,7 @@ def kl_to_reference(hidden: Tensor, head: Head, reference_hidden: Tensor, refere
         head: the policy's.
         reference_hidden: [k, d'] of the reference.
         reference_head: the reference's.
+        forward: KL(reference || policy) instead: the policy is to cover what the reference does.
     """
 
     def tile(rows: Tensor, reference_rows: Tensor) -> Tensor:
@@ -85,9 +88,10 @@ def kl_to_reference(hidden: Tensor, head: Head, reference_hidden: Tensor, refere
             other = reference_head.logps(reference_rows)
         logps = head.logps(rows)
         other = other.to(logps.device)  # the reference may live elsewhere, on the CPU
+        of, to = (other, logps) if forward else (logps, other)
         # A candidate that is masked out counts 0: before the product, or its gradient would be 0 x inf.
-        gap = torch.where(logps == -torch.inf, 0.0, logps - other)
-        return (logps.exp() * gap).sum(1)
+        gap = torch.where(of == -torch.inf, 0.0, of - to)
+        return (of.exp() * gap).sum(1)
 
     return _tiled(tile, (hidden, reference_hidden.detach()), empty=hidden.new_zeros(0, dtype=torch.float32))
 

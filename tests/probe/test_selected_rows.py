@@ -37,14 +37,15 @@ def _gradients(value, *inputs):
 @pytest.mark.parametrize("options", [{}, {"temperature": 0.7}, {"softcap": 3.0, "logit_scale": 0.5}])
 @pytest.mark.parametrize("tile", [4, 512])
 @pytest.mark.parametrize("k", [1, 11])
-def test_kl_is_that_of_full_logits(options, tile, k, monkeypatch):
+@pytest.mark.parametrize("forward", [False, True])
+def test_kl_is_that_of_full_logits(options, tile, k, forward, monkeypatch):
     monkeypatch.setattr(selected_rows, "ROW_TILE", tile)
     hidden, head, other_hidden, other = _inputs(k, **options)
 
-    found = kl_to_reference(hidden, head, other_hidden, other)
+    found = kl_to_reference(hidden, head, other_hidden, other, forward=forward)
 
     p, q = _full(hidden, head), _full(other_hidden, other)
-    expected = (p.exp() * (p - q)).sum(1)
+    expected = (q.exp() * (q - p)).sum(1) if forward else (p.exp() * (p - q)).sum(1)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
     wanted = _gradients(expected, hidden, head.weight, head.bias)
     for mine, theirs in zip(_gradients(found, hidden, head.weight, head.bias), wanted, strict=True):
@@ -74,17 +75,19 @@ def test_no_rows_are_zero_and_still_in_the_graph():
     assert nothing.requires_grad
 
 
-def test_a_masked_vocabulary_counts_nothing():
+@pytest.mark.parametrize("forward", [False, True])
+def test_a_masked_vocabulary_counts_nothing(forward):
     hidden, head, other_hidden, other = _inputs(3)
     banned = torch.zeros(V, dtype=torch.float64)
     banned[2] = -torch.inf
     head, other = Head(head.weight, banned), Head(other.weight, banned)
 
-    found = kl_to_reference(hidden, head, other_hidden, other)
+    found = kl_to_reference(hidden, head, other_hidden, other, forward=forward)
     (gradient,) = torch.autograd.grad(found.sum(), hidden)
 
     keep = [v for v in range(V) if v != 2]
     p = torch.log_softmax((hidden @ head.weight.T)[:, keep], -1)
     q = torch.log_softmax((other_hidden @ other.weight.T)[:, keep], -1)
-    torch.testing.assert_close(found, (p.exp() * (p - q)).sum(1), rtol=1e-12, atol=1e-12)
+    expected = (q.exp() * (q - p)).sum(1) if forward else (p.exp() * (p - q)).sum(1)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
     assert gradient.isfinite().all()
