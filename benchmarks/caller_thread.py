@@ -354,7 +354,7 @@ def _start(given: argparse.Namespace, tool: str, folder: str, *more: str) -> str
 def _steps_of(given: argparse.Namespace, tool: str, work: str) -> int:
     """A Table takes seconds: fewer of them."""
     is_table = work == "tokens" and tool in ("wandb offline", "trackio")
-    return int(min(given.steps, 40) if is_table and not given.kill else given.steps)
+    return int(min(given.steps, 30) if is_table and not given.kill else given.steps)
 
 
 def _tools(given: argparse.Namespace, work: str) -> list[str]:

@@ -4,7 +4,6 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Protocol
 
 from entrostat.probe.capture import Capture
@@ -80,18 +79,19 @@ class Recorder:
         self._began, self._own_s = now, 0.0
         users = flat(metrics or {})
         told = {f"{INTERVENTION_PREFIX}{name}": Part("sum", (value,)) for name, value in (counts or {}).items()}
-        more = cost | user_parts(users.numbers) | told
         known = None if self.rewards_from_responses else rollouts
-        work = partial(self.reducer, step, captures, known, more)
+
+        def work() -> Tables:  # the training thread does not make what the sink's can
+            return self.reducer(step, captures, known, cost | user_parts(users.numbers) | told)
+
         self.sink.put(work, sum(c.nbytes for c in captures) + 1024)
         self._explain(step, users)
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
         """The user's own numbers of a step that may have ended already; what is not a number is left out."""
         users = flat(metrics)
-        parts = user_parts(users.numbers)
-        if parts:
-            self.sink.put(lambda: {"step_metric": metric_rows(step, parts)}, 100 * len(parts), "log")
+        if numbers := users.numbers:
+            self.sink.put(lambda: {"step_metric": metric_rows(step, user_parts(numbers))}, 100 * len(numbers), "log")
         self._explain(step, users)
 
     def event(self, kind: str, message: str, step: int | None = None, **detail: Any) -> None:

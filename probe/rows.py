@@ -29,9 +29,10 @@ def _table(schema: pa.Schema, columns: Mapping[str, Any], num_rows: int) -> pa.T
         if values is None:
             arrays.append(pa.nulls(num_rows, field.type))
         elif np.isscalar(values):
-            arrays.append(pa.array(np.full(num_rows, values), field.type))
+            arrays.append(pa.repeat(pa.scalar(values, field.type), num_rows))
         else:
-            arrays.append(pa.array(values, from_pandas=False).cast(field.type))
+            array = pa.array(values, from_pandas=False)
+            arrays.append(array if array.type == field.type else array.cast(field.type))
     return pa.table(arrays, schema=schema)
 
 
@@ -121,7 +122,7 @@ def completion_hashes(data: StepData) -> Ints:
     )
 
 
-_REASONS = np.array([reason_name(bits) for bits in range(NUM_REASONS)], dtype=object)
+_REASONS = pa.array([reason_name(bits) for bits in range(NUM_REASONS)])
 
 
 def _nullable(values: np.ndarray | None) -> pa.Array | None:
@@ -148,14 +149,14 @@ def token_rows(step: int, data: StepData, num_candidates: int) -> pa.Table:
         "cov": None if data.advantage is None else cov_token(data)[token],
         "ratio": None if data.log_ratio is None else np.exp(data.log_ratio)[token],
         "sum_p2": of(data.sum_p2),
-        "reason": _REASONS[kept.reason[order]],
+        "reason": _REASONS.take(pa.array(kept.reason[order])),  # no Python string a row
         "prob": kept.prob[order],
     }
     columns |= _text_columns(data, token, order) | _candidate_columns(data, token, num_candidates)
     return _table(TOKEN, columns, token.size)
 
 
-_CATEGORIES = np.array(CATEGORIES, dtype=object)
+_CATEGORIES = pa.array(CATEGORIES)
 
 
 def _text_columns(data: StepData, token: Ints, order: Ints) -> dict[str, Any]:
@@ -163,7 +164,7 @@ def _text_columns(data: StepData, token: Ints, order: Ints) -> dict[str, Any]:
         return {}
     text = data.reading.kept_text
     return {
-        "category": _CATEGORIES[data.reading.category[token]],
+        "category": _CATEGORIES.take(pa.array(data.reading.category[token])),
         "text": None if text is None else [text[i] for i in order],
     }
 

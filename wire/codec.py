@@ -29,13 +29,34 @@ def encode(tables: Tables) -> bytes:
     """
     sink = pa.BufferOutputStream()
     with pa.CompressedOutputStream(sink, "zstd") as out:
-        for name, table in tables.items():
-            if table.num_rows == 0:
-                continue
-            schema = TABLES[name].with_metadata({"table": name, "protocol": str(PROTOCOL)})
-            with pa.ipc.new_stream(out, schema) as writer:
-                writer.write_table(table.select(schema.names).cast(schema))
+        _write_streams(out, tables)
     return bytes(sink.getvalue())
+
+
+def encode_plain(tables: Tables) -> pa.Buffer:
+    """The same without compression, for this machine's own disk."""
+    sink = pa.BufferOutputStream()
+    _write_streams(sink, tables)
+    return sink.getvalue()
+
+
+def _write_streams(out: pa.NativeFile, tables: Tables) -> None:
+    for name, table in tables.items():
+        if table.num_rows == 0:
+            continue
+        schema = TABLES[name].with_metadata({"table": name, "protocol": str(PROTOCOL)})
+        with pa.ipc.new_stream(out, schema) as writer:
+            writer.write_table(in_schema(table, schema))
+
+
+def in_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """``table`` with the columns of ``schema``, cast only where it differs: a cast to itself costs a call a column too.
+
+    Raises:
+        pa.ArrowException: a column cannot be cast.
+        KeyError: a column is missing.
+    """
+    return table if table.schema.equals(schema) else table.select(schema.names).cast(schema)
 
 
 def decode(body: bytes, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> Tables:
@@ -46,7 +67,11 @@ def decode(body: bytes, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> Tables:
         TooLarge: it decompresses to more than ``max_bytes``.
         UnknownVersion: written by a newer protocol.
     """
-    raw = _decompress(body, max_bytes)
+    return decode_plain(_decompress(body, max_bytes))
+
+
+def decode_plain(raw: pa.Buffer) -> Tables:
+    """The tables of what ``encode_plain`` made, checked. Raises MalformedBatch and UnknownVersion as ``decode``."""
     reader = pa.BufferReader(raw)
     tables: Tables = {}
     while reader.tell() < raw.size:
@@ -168,22 +193,18 @@ def check_table(name: str, table: pa.Table) -> pa.Table:
 
 
 def _check_states(table: pa.Table) -> None:
-    rules = table["merge"].combine_chunks()
-    lengths = pc.list_value_length(table["state"]).combine_chunks()
     if any(chunk.flatten().null_count for chunk in table["state"].chunks):
         raise MalformedBatch("a state holds a null", "step_metric", "state")
-    pairs = pa.table({"merge": rules, "length": lengths}).group_by(["merge", "length"]).aggregate([]).to_pylist()
-    for pair in pairs:
-        if STATE_LENGTH.get(pair["merge"]) is None:
+    lengths = pc.list_value_length(table["state"])
+    for rule in pc.unique(table["merge"]).to_pylist():
+        length = STATE_LENGTH.get(rule)
+        if length is None:
             raise MalformedBatch(
-                f"unknown merge rule {pair['merge']!r}: the rules are {sorted(STATE_LENGTH)}", "step_metric", "merge"
+                f"unknown merge rule {rule!r}: the rules are {sorted(STATE_LENGTH)}", "step_metric", "merge"
             )
-        if STATE_LENGTH[pair["merge"]] != pair["length"]:
-            raise MalformedBatch(
-                f"a {pair['merge']!r} has {STATE_LENGTH[pair['merge']]} numbers, found {pair['length']}",
-                "step_metric",
-                "state",
-            )
+        for found in pc.unique(lengths.filter(pc.equal(table["merge"], rule))).to_pylist():
+            if found != length:
+                raise MalformedBatch(f"a {rule!r} has {length} numbers, found {found}", "step_metric", "state")
 
 
 def decode_json(body: bytes) -> Tables:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from entrostat.wire.bounded_queue import ByteBoundedQueue, Item
-from entrostat.wire.codec import check_table, encode
+from entrostat.wire.codec import check_table, encode, in_schema
 from entrostat.wire.counters import Tally
 from entrostat.wire.notices import Notices, log
 from entrostat.wire.outbox import Outbox
@@ -133,6 +133,8 @@ class Journal:
         for name, table in tables.items():
             self._rows.setdefault(name, []).append(table)
             self._rows_bytes += table.nbytes
+        if self._linger_s > 0:  # they outlive this process, should it be killed while they linger
+            self._outbox.note(tables)
 
     def _write(self) -> None:
         tables = {name: pa.concat_tables(parts) for name, parts in self._rows.items() if parts}
@@ -170,8 +172,7 @@ def _as_agreed(name: str, table: pa.Table) -> pa.Table:
     """``table`` as the server will check it, so that one bad item never costs the batch it is coalesced into."""
     if name not in TABLES:
         raise ValueError(f"unknown table {name!r}: the tables are {sorted(TABLES)}")
-    schema = TABLES[name]
-    return check_table(name, table.select(schema.names).cast(schema))
+    return check_table(name, in_schema(table, TABLES[name]))
 
 
 def _split(tables: dict[str, pa.Table]) -> list[dict[str, pa.Table]]:

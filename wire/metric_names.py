@@ -124,7 +124,8 @@ def flat(metrics: Mapping[str, Any]) -> Flat:
 def _flatten(metrics: Mapping[str, Any], prefix: str, found: Flat) -> None:
     for name, value in metrics.items():
         key = f"{prefix}{name}"
-        if isinstance(value, Mapping):
+        # A plain float, as nearly all are, is not asked whether it is a Mapping: this runs on the training thread.
+        if type(value) is not float and isinstance(value, Mapping):
             _flatten(value, f"{key}/", found)
         elif (number := _number(value)) is not None:
             found.numbers[key] = number
@@ -133,6 +134,8 @@ def _flatten(metrics: Mapping[str, Any], prefix: str, found: Flat) -> None:
 
 
 def _number(value: Any) -> float | None:
+    if type(value) is float:
+        return value if math.isfinite(value) else None
     if isinstance(value, np.ndarray):
         value = value.item() if value.size == 1 else None
     elif hasattr(value, "numel"):  # a tensor; torch itself is not imported here

@@ -1,5 +1,6 @@
 """Numbered batches that wait for the server: on disk, or in memory for as long as the disk refuses."""
 
+import contextlib
 import threading
 import time
 from collections import OrderedDict
@@ -7,6 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
+
+from entrostat.wire.codec import Tables, encode_plain
 from entrostat.wire.counters import Tally
 from entrostat.wire.notices import Notices
 from entrostat.wire.spool import SpoolStream
@@ -48,6 +52,11 @@ class Outbox:
             self.changed.notify_all()
         self._tally.add("batches_written")
         self._tally.add("bytes", len(body))
+
+    def note(self, tables: Tables) -> None:
+        """Keep rows of the next batch on disk until it is written whole. A disk that refuses is left alone."""
+        with contextlib.suppress(OSError, pa.ArrowException):  # the batch itself will meet the same, and say so
+            self.stream.append(self.next_seq, encode_plain(tables))
 
     def rescue(self) -> None:
         """Write to disk what had to stay in memory, oldest first, until the disk refuses again."""

@@ -1,8 +1,9 @@
 """Batches on disk until the server has them: ``<root>/<run_id>/<stream_id>/<seq>.batch``, beside ``open.json``.
 
-A file appears whole or not at all: temporary name, fsync, rename, fsync of the directory. A live process holds a lock
-on the stream's directory, so ``entrostat push`` leaves it alone. Names come from ``RunId``, ``StreamId`` and integers
-only; nothing from a server or a batch is ever used as a path.
+A batch appears whole or not at all: temporary name, fsync, rename, fsync of the directory. Until then its rows are in
+``<seq>.tail`` (``wire/tail.py``), from which ``adopt`` makes the batch that a dead process did not come to. A live
+process holds a lock on the stream's directory, so ``entrostat push`` leaves it alone. Names come from ``RunId``,
+``StreamId`` and integers only; nothing from a server or a batch is ever used as a path.
 """
 
 import contextlib
@@ -16,13 +17,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+import pyarrow as pa
 from pydantic import TypeAdapter, ValidationError
 
+from entrostat.wire import tail
+from entrostat.wire.codec import encode
 from entrostat.wire.errors import SpoolBusy, SpoolError
 from entrostat.wire.messages import RunId, StreamId, StreamOpen
 
-_OPEN, _LOCK, _REJECTED, _BATCH = "open.json", "lock", "rejected", ".batch"
-_BATCH_NAME = re.compile(r"[0-9]{12}\.batch")
+_OPEN, _LOCK, _REJECTED, _BATCH, _TAIL = "open.json", "lock", "rejected", ".batch", ".tail"
+_NUMBERED = re.compile(r"[0-9]{12}\.(batch|tail)")
 _RUN_ID: TypeAdapter[str] = TypeAdapter(RunId)
 _STREAM_ID: TypeAdapter[str] = TypeAdapter(StreamId)
 
@@ -73,11 +77,24 @@ class SpoolStream:
             except (OSError, ValidationError) as error:
                 os.close(lock_fd)
                 raise SpoolError(f"{path / _OPEN} cannot be read, so its batches cannot be sent: {error}") from error
-        return cls(path, lock_fd, opening)
+        stream = cls(path, lock_fd, opening)
+        with _explained(path):
+            stream._recover()
+        return stream
+
+    def append(self, seq: int, record: pa.Buffer) -> None:
+        """Keep rows of a batch that is not written yet, safe from the end of this process, not from that of the host.
+
+        Raises:
+            OSError: as ``write``.
+        """
+        tail.append(self._tail(seq), record)
 
     def write(self, seq: int, body: bytes) -> None:
         """Keep a batch; it is on the disk when this returns. Raises OSError (disk full, permission)."""
         _write_whole(self._file(seq), body)
+        with contextlib.suppress(OSError):  # beside its batch a tail is not looked at
+            self._tail(seq).unlink(missing_ok=True)
 
     def read(self, seq: int) -> bytes:
         """The body of a batch. Raises FileNotFoundError."""
@@ -85,6 +102,7 @@ class SpoolStream:
 
     def delete(self, seq: int) -> None:
         """Forget a batch that the server holds. Repeating it is harmless."""
+        self._tail(seq).unlink(missing_ok=True)  # it is there still where the batch was sent from memory
         self._file(seq).unlink(missing_ok=True)
 
     def reject(self, seq: int, reason: dict[str, Any]) -> None:
@@ -117,8 +135,20 @@ class SpoolStream:
     def _file(self, seq: int) -> Path:
         return self.path / f"{seq:012d}{_BATCH}"
 
+    def _tail(self, seq: int) -> Path:
+        return self.path / f"{seq:012d}{_TAIL}"
+
+    def _recover(self) -> None:
+        """Make batches of the tails that have none, under their numbers: what was sent after all, the ledger knows."""
+        tails, written = _numbered(self.path, _TAIL), _numbered(self.path, _BATCH)
+        for seq in tails.keys() - written.keys():
+            if rows := tail.read(self._tail(seq)):
+                self.write(seq, encode(rows))
+        for seq in tails:
+            self._tail(seq).unlink(missing_ok=True)
+
     def _remove_if_empty(self) -> None:
-        if self.pending() or (self.path / _REJECTED).exists():
+        if self.pending() or (self.path / _REJECTED).exists() or any(_numbered(self.path, _TAIL).values()):
             return
         # The lock goes last: whoever opened it meanwhile sees that the file it locked is gone.
         for name in [*(n for n in os.listdir(self.path) if n != _LOCK), _LOCK]:
@@ -145,7 +175,7 @@ class PendingStream:
     Args:
         path: its directory.
         run_id: the run it was made for, from the directory's name.
-        num_batches: batches that wait.
+        num_batches: batches that wait, one whose rows are in a tail still among them.
         num_bytes: their size.
         num_rejected: batches kept aside because the server refused them.
         is_live: a running process holds it and sends them itself.
@@ -172,9 +202,10 @@ def pending_streams(root: Path) -> Iterator[PendingStream]:
         streams = [p for run in runs for p in sorted(run.iterdir()) if _is_valid(_STREAM_ID, p.name) and p.is_dir()]
     for path in streams:
         with _explained(path):
-            batches, rejected = _batches_in(path), _batches_in(path / _REJECTED)
+            tails = {seq: size for seq, size in _numbered(path, _TAIL).items() if size}
+            batches, rejected = tails | _numbered(path, _BATCH), _batches_in(path / _REJECTED)
             if batches or rejected:
-                size = sum(n for _, n in batches)
+                size = sum(batches.values())
                 yield PendingStream(path, path.parent.name, len(batches), size, len(rejected), is_live(path))
 
 
@@ -238,14 +269,17 @@ def _sync_directory(path: Path) -> None:
 
 
 def _batches_in(path: Path) -> list[tuple[int, int]]:
-    if not path.is_dir():
-        return []
-    found = []
-    for entry in os.scandir(path):
-        if _BATCH_NAME.fullmatch(entry.name):
+    return sorted(_numbered(path, _BATCH).items())
+
+
+def _numbered(path: Path, suffix: str) -> dict[int, int]:
+    """Number -> bytes of the files of a kind."""
+    found: dict[int, int] = {}
+    for entry in os.scandir(path) if path.is_dir() else ():
+        if _NUMBERED.fullmatch(entry.name) and entry.name.endswith(suffix):
             with contextlib.suppress(FileNotFoundError):  # sent and deleted while we look
-                found.append((int(entry.name[:12]), entry.stat().st_size))
-    return sorted(found)
+                found[int(entry.name[:12])] = entry.stat().st_size
+    return found
 
 
 def _valid(adapter: TypeAdapter[str], name: str) -> str:

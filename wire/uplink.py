@@ -112,10 +112,10 @@ class Uplink:
 
     def _after_failure(self, error: Refused | ServerDown | OSError) -> None:
         self.num_failures += 1
-        self._outbox.nudge()  # who waits in close may want to wait no longer
         verdict = Verdict.RETRY if isinstance(error, OSError) else verdict_on(error)
         if verdict is Verdict.STOP:
             self.is_halted = True
+        self._outbox.nudge()  # last: who waits in close may want to wait no longer, and looks at both
         self._is_open = self._is_open and verdict is not Verdict.REOPEN
         self._tally.add("retries")
         self._say(verdict, error)
