@@ -10,7 +10,7 @@ WORKERS ?= 2
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help demo test test-gpu bench-gpu bench-head test-trl-oldest test-verl test-vllm bench bench-kernels check docs format browser clean
+.PHONY: help demo test test-gpu bench-gpu bench-head test-trl-oldest test-verl test-vllm bench bench-kernels bench-stream bench-server check docs format browser clean
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
