@@ -1,4 +1,4 @@
-"""The moment between two steps: every rank hears the same, and a pause is waited out."""
+"""The moment between two steps: every rank hears the same, failures are shared, and a pause is waited out."""
 
 import time
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import torch.distributed
 
 from entrostat.interventions.levers.pause import PauseParams
+from entrostat.trainer_adapters.board import Board
 from entrostat.trainer_adapters.controller import Controller, Intent
 from entrostat.trainer_adapters.session import Session
 
@@ -23,7 +24,7 @@ def switch(session: Session, controller: Controller, step: int) -> None:
     """
     began = time.monotonic()
     while True:
-        intent = _of_first_rank(session, waited_s=time.monotonic() - began)
+        intent = _heard(session, controller.board, waited_s=time.monotonic() - began)
         controller.at_boundary(step, intent)
         pause = controller.board.active.get("pause")
         if pause is None:
@@ -35,9 +36,19 @@ def switch(session: Session, controller: Controller, step: int) -> None:
             time.sleep(PAUSE_POLL_S)
 
 
-def _of_first_rank(session: Session, waited_s: float) -> Intent:
-    shared: list[Any] = [session.intent(waited_s)]
+def _heard(session: Session, board: Board, waited_s: float) -> Intent:
+    """What rank 0 has heard; and what raised on any rank in the last step comes down on this one too.
+
+    Else the ranks' gradients, which are averaged, would be of two losses.
+    """
+    mine = session.intent(waited_s) if session.place.rank == 0 else None
+    everyone: list[Any] = [(mine, board.failure)]
     if session.place.world_size > 1 and torch.distributed.is_available() and torch.distributed.is_initialized():
-        torch.distributed.broadcast_object_list(shared, src=0)
-    intent: Intent = shared[0]
+        everyone = [None] * torch.distributed.get_world_size()
+        torch.distributed.all_gather_object(everyone, (mine, board.failure))
+    for rank, (_, failure) in enumerate(everyone):
+        if failure is not None and board.failure is None:
+            board.fail(f"on rank {rank}: {failure}")
+    # A process that is not rank 0 and has no group to ask listens to its own stream.
+    intent: Intent = next((heard for heard, _ in everyone if heard is not None), None) or session.intent(waited_s)
     return intent

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.distributed
 from torch import Tensor
 
 from entrostat.interventions.levers.learning_rate import LearningRateParams
@@ -110,20 +109,9 @@ class EngineRun:
         self._num_responses = num_responses
         if self.session.permissions.mode != Mode.observe:
             with self.session.guarded("switching interventions"):
-                self._share_failure()
                 switch(self.session, self.controller, self.step + 1)
         with self._learning_rate():
             yield self._done
-
-    def _share_failure(self) -> None:
-        """What raised on one rank in the last step comes down on all, or their gradients would be of two losses."""
-        if self.session.place.world_size == 1:
-            return
-        failures: list[str | None] = [None] * self.session.place.world_size
-        torch.distributed.all_gather_object(failures, self.board.failure)
-        for rank, failure in enumerate(failures):
-            if failure is not None and self.board.failure is None:
-                self.board.fail(f"on rank {rank}: {failure}")
 
     def _done(self, output: Any) -> None:
         self.step += 1

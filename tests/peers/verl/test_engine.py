@@ -1,6 +1,5 @@
 """verl's real FSDP2 engine with its real ``ppo_loss`` on the CPU: watched, the numbers are the same; acted on, ours."""
 
-import dataclasses
 import json
 import logging
 import math
@@ -462,24 +461,6 @@ def test_a_method_that_raises_is_taken_down_and_the_step_is_as_without_it(policy
     # The first micro-batch went through verl's graph with the entropy in it, times a coefficient of 0.
     assert done.losses == alone.losses
     assert difference(done.gradients, {n: g.double() for n, g in alone.gradients.items()}) < 1e-6
-
-
-def test_what_raised_on_another_rank_comes_down_here_too(policy, watched, monkeypatch):
-    def gathered(into, mine):
-        into[:] = [mine, "RuntimeError: planted"]
-
-    monkeypatch.setenv("ENTROSTAT_MODE", "act")
-    engine = tiny.build(policy)
-    run = begun(engine, tiny.actor_config())
-    switch_on(engine, entropy_bonus={"c": 0.2})
-    run.session.place = dataclasses.replace(run.session.place, world_size=2)
-    monkeypatch.setattr(torch.distributed, "all_gather_object", gathered)
-
-    run._share_failure()
-    run.close(0.0)
-
-    assert run.board.failure == "on rank 1: RuntimeError: planted"
-    assert run.board.transforms == ()
 
 
 def test_an_engine_that_is_not_read_is_an_error_in_the_log(caplog):
