@@ -174,8 +174,8 @@ def per_token(value: Tensor, mask: Tensor) -> Tensor:
 def _to_host(tensors: dict[str, Tensor], shape: tuple[int, int], measured_all: bool) -> Capture:
     on_gpu = any(t.is_cuda for t in tensors.values())
     if not on_gpu:
-        # A copy, since the trainer may reuse or change its tensors before the background thread gets to them.
-        return Capture({k: v.detach().clone() for k, v in tensors.items()}, shape, measured_all)
+        # A copy of what is the trainer's, which may reuse or change it before the background thread gets there.
+        return Capture({k: v.detach().clone() if k in _FIELDS else v for k, v in tensors.items()}, shape, measured_all)
     host = {}
     for name, value in tensors.items():
         target = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
