@@ -33,7 +33,9 @@ def test_the_trainers_of_this_environment_are_as_known():
 
     assert done.returncode == 0, done.stdout
     assert f"ok  trainers  TRL {version('trl')}: among those known" in done.stdout
-    assert "attach, DlcSampling, reward functions, attach(SFTTrainer), rollout_logprobs" in done.stdout
+    for use in ("attach", "DlcSampling", "reward functions", "attach(SFTTrainer)", "rollout_logprobs"):
+        assert f"{use}, " in done.stdout or f"{use} (" in done.stdout
+    assert 'attach(head="entrostat")' in done.stdout
     assert "server" not in done.stdout
 
 
