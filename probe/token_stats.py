@@ -59,6 +59,10 @@ class TokenStats:
     self_certainty: Tensor
     num_finite: Tensor
 
+    def at(self, rows: Tensor) -> "TokenStats":
+        """The statistics of chosen tokens [k], by index."""
+        return TokenStats(*(getattr(self, name)[rows] for name in TokenStats.__dataclass_fields__))
+
 
 @torch.no_grad()
 def from_hidden(

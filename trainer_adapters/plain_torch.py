@@ -384,13 +384,10 @@ class Probe:
             )
 
     def _record(self, stats: TokenStats, seen: Observed, micro_batches: int) -> None:
-        def measure(rows: Tensor) -> TokenStats:
-            return TokenStats(*(getattr(stats, name)[rows] for name in TokenStats.__dataclass_fields__))
-
         budget = self.session.options.budget
         micro = capture(
             seen,
-            measure=None if "candidates" in self.session.definitions.without else measure,
+            measure=None if "candidates" in self.session.definitions.without else stats.at,
             measure_all=True,
             budget=None if budget is None else -(-budget // micro_batches),
             generator=self._random(seen.logp.device),

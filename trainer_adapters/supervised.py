@@ -171,10 +171,6 @@ class SupervisedTap:
         """Statistics of all tokens, flat."""
         assert self.session is not None
         shape = targets.ids.shape
-
-        def measure(rows: Tensor) -> TokenStats:
-            return TokenStats(*(getattr(stats, name)[rows] for name in TokenStats.__dataclass_fields__))
-
         self._record(
             targets,
             hidden,
@@ -182,7 +178,7 @@ class SupervisedTap:
             stats.entropy.view(shape),
             stats.is_top1.view(shape),
             stats.sum_p2.view(shape),
-            None if "candidates" in self.session.definitions.without else measure,
+            None if "candidates" in self.session.definitions.without else stats.at,
             measure_all=True,
         )
 

@@ -264,7 +264,7 @@ class EngineRun:
     def _measure(self, stats: TokenStats | None) -> Callable[[Tensor], TokenStats] | None:
         if stats is None or "candidates" in self.session.definitions.without:
             return None
-        return lambda rows: TokenStats(*(getattr(stats, name)[rows] for name in TokenStats.__dataclass_fields__))
+        return stats.at
 
     def _random(self, device: torch.device) -> torch.Generator:
         # Our own: the trainer's random numbers must come out as they would without us.
