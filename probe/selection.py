@@ -46,12 +46,12 @@ def select(scores: Scores, valid: Tensor, budget: int, generator: torch.Generato
     for bit, score in present:
         if each:
             ranked = torch.where(valid, score.detach().float(), -torch.inf).nan_to_num(nan=-torch.inf)
-            top = ranked.topk(min(each, num_rows)).indices
+            top = ranked.topk(min(each, num_rows), sorted=False).indices
             reason.index_add_(0, top, torch.full_like(top, bit, dtype=torch.uint8))
     draw = torch.rand(num_rows, device=valid.device, generator=generator)
     # Certain rows first, then the random ones in the order of their draw, then padding.
     priority = torch.where(valid, torch.where(reason > 0, draw + 1, draw), draw - 2)
-    index = priority.topk(min(budget, num_rows)).indices
+    index = priority.topk(min(budget, num_rows), sorted=False).indices
     chosen = reason[index]
     return index, torch.where(chosen > 0, chosen, torch.full_like(chosen, UNIFORM))
 
