@@ -99,6 +99,12 @@ def fetched(client: Client, run: str, kinds: Sequence[str] = (*IN_FORCE, *OF_RUL
     return [{**row, "detail": _object(row["detail"])} for row in reversed(rows.to_pylist())]
 
 
+def absent_reasons(client: Client, run: str) -> dict[str, str]:
+    """Signal -> why the run cannot have it, as its trainer said."""
+    said = [event["detail"] for event in fetched(client, run, ["absent"])]
+    return {name: reason for detail in said for reason, names in detail.items() for name in names}
+
+
 def _ended(span: Span, end: int, why: str) -> Span:
     return Span(span.name, span.start, end, span.by, span.because, span.params, why)
 

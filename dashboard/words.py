@@ -1,6 +1,6 @@
 """Charts of the run page, in the order in which people look; titles, units and meanings from the vocabulary."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,6 +115,11 @@ PANELS = (
 )
 
 RUN_PAGE_SIGNALS = tuple(dict.fromkeys(name for panel in PANELS for name in (*panel.signals, *(panel.band or ()))))
+
+
+def absent_panels(names: Collection[str]) -> list[Panel]:
+    """The panels of which a run with the signals ``names`` has none; none of them before the first signal."""
+    return [panel for panel in PANELS if not set(panel.signals) & set(names)] if names else []
 
 
 def label(name: str) -> str:

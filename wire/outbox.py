@@ -93,8 +93,8 @@ class Outbox:
         """The server will never take the batch. Raises OSError when the disk cannot keep it aside."""
         self.rescue()
         self.stream.reject(seq, reason)
-        self._forget(seq)
         self._tally.add("rejected")
+        self._forget(seq)  # last: it lets a waiting flush return, which may read the above
 
     def lose(self, seq: int) -> None:
         """Somebody else removed the batch's file."""

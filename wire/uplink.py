@@ -111,14 +111,13 @@ class Uplink:
             self._backoff.reset()
 
     def _after_failure(self, error: Refused | ServerDown | OSError) -> None:
-        self.num_failures += 1
         verdict = Verdict.RETRY if isinstance(error, OSError) else verdict_on(error)
-        if verdict is Verdict.STOP:
-            self.is_halted = True
-        self._outbox.nudge()  # last: who waits in close may want to wait no longer, and looks at both
         self._is_open = self._is_open and verdict is not Verdict.REOPEN
         self._tally.add("retries")
         self._say(verdict, error)
+        self.num_failures += 1
+        self.is_halted = verdict is Verdict.STOP
+        self._outbox.nudge()  # last: who waits in flush or close may now go on, and may read all of the above
         asked_to_wait = isinstance(error, Refused) and error.retry_after_s is not None
         self._pause(self._backoff.after(error), can_hurry=not asked_to_wait)
 

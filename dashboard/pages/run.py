@@ -16,7 +16,7 @@ from entrostat.dashboard.figures.timeline import timeline_figure, timeline_heigh
 from entrostat.dashboard.pages import controls
 from entrostat.dashboard.pages.parts import POLL_MS, age, facts, flat, graph, pace_ms, status, trouble
 from entrostat.dashboard.spans import Span, spans_of
-from entrostat.dashboard.words import PANELS, RUN_PAGE_SIGNALS, Panel, findings, meaning, number, unit
+from entrostat.dashboard.words import PANELS, RUN_PAGE_SIGNALS, Panel, absent_panels, findings, meaning, number, unit
 from entrostat.wire.client import Client
 from entrostat.wire.errors import EntrostatError
 from entrostat.wire.signals import PROFILES, USER_PREFIX
@@ -43,6 +43,7 @@ def layout(run: str, search: str) -> html.Div:
             dcc.Store(id="run-name", data=run),
             dcc.Store(id="run-zoom"),
             dcc.Store(id="run-window", data=controls.window_of(state)),
+            dcc.Store(id="run-signals"),
             html.Div(
                 [
                     html.H1(run),
@@ -60,6 +61,12 @@ def layout(run: str, search: str) -> html.Div:
                 [html.Summary("What the trainer logs itself"), html.Div(id="run-own", className="grid")],
                 id="run-own-open",
                 open=False,
+            ),
+            html.Details(
+                [html.Summary("Charts without a value in this run"), html.Div(id="run-absent")],
+                id="run-absent-open",
+                open=False,
+                hidden=True,
             ),
             html.Details([html.Summary("Settings, versions, events"), html.Div(id="run-facts")], open=False),
         ]
@@ -201,6 +208,7 @@ def register(app: Dash, client: Client, url: str) -> None:
         Output("run-positions", "figure"),
         Output("card-timeline", "hidden"),
         Output({"type": "chart", "panel": _TIMELINE}, "style"),
+        Output("run-signals", "data"),
         Input("run-tick", "n_intervals"),
         Input("run-window", "data"),
         Input("run-x", "value"),
@@ -211,6 +219,7 @@ def register(app: Dash, client: Client, url: str) -> None:
         State({"type": "chart", "panel": ALL}, "figure"),
         State({"type": "last", "panel": ALL}, "id"),
         State("run-positions", "figure"),
+        State("run-signals", "data"),
     )
     def _draw(
         _: int | None,
@@ -223,6 +232,7 @@ def register(app: Dash, client: Client, url: str) -> None:
         shown: list[dict[str, Any]],
         last_ids: list[dict[str, str]],
         positions: dict[str, Any],
+        known: list[str] | None,
     ) -> Any:
         view = controls.view(x, smooth, log, window, run)
         nothing = [no_update] * len(chart_ids), [no_update] * len(last_ids)
@@ -230,14 +240,32 @@ def register(app: Dash, client: Client, url: str) -> None:
         try:
             got = _fetch(client, run, view)
         except EntrostatError as error:
-            return *nothing, no_update, trouble(error, url), *[no_update] * 6
+            return *nothing, no_update, trouble(error, url), *[no_update] * 7
         figures = [_changed(_figure(i["panel"], got, view), old) for i, old in zip(chart_ids, shown, strict=True)]
         heads = [_head(i["panel"], got.curves) for i in last_ids]
         has_none = not got.spans and not any(e["kind"] == "intervention_refused" for e in got.marked)
         pace = pace_ms(got.detail["status"], time.monotonic() - started)
         by_position = _changed(positions_figure(got.positions, run), positions)
         told = _status(got.detail), None, _facts(got), pace, _findings(got.analysis), by_position
-        return figures, heads, *told, has_none, {"height": f"{timeline_height(got.spans)}px"}
+        names = sorted(set(got.detail["names"]) & set(RUN_PAGE_SIGNALS))
+        height = {"height": f"{timeline_height(got.spans)}px"}
+        return figures, heads, *told, has_none, height, no_update if names == known else names
+
+    @app.callback(
+        *[Output(f"card-{panel.key}", "hidden") for panel in PANELS],
+        Output("run-absent", "children"),
+        Output("run-absent-open", "hidden"),
+        Input("run-signals", "data"),
+        State("run-name", "data"),
+    )
+    def _arrange(names: list[str] | None, run: str) -> Any:
+        missing = absent_panels(names or ())
+        try:
+            why = record.absent_reasons(client, run) if missing else {}
+        except EntrostatError:
+            why = {}  # the charts' own question says that the server is away
+        rows = [(p.title, why.get(p.first, "no value has come")) for p in missing]
+        return *[panel in missing for panel in PANELS], facts(rows), not missing
 
     @app.callback(
         Output("run-own", "children"),

@@ -1,15 +1,13 @@
 """The control page in a real Chromium, over the real server: what a person presses is what the trainer is asked."""
 
-import time
-
 import pytest
 from playwright.sync_api import expect, sync_playwright
+from support.patience import PATIENCE_S, until
 from support.service import CHROMIUM_FLAGS, FakeRun, Process, chromium
 
 from entrostat.wire.messages import Permissions
 
 pytestmark = pytest.mark.browser
-PATIENCE_MS = 30_000
 ATTACK = "<img src=x onerror=\"document.title='owned'\">"
 MAY = Permissions(mode="advise", allow=["kl_cov", "scope"], bounds={"kl_cov.k": (0.001, 0.1)})
 
@@ -27,7 +25,7 @@ def page(server):
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium(), args=CHROMIUM_FLAGS)
         made = browser.new_context(viewport={"width": 1400, "height": 1000}, base_url=dashboard.url).new_page()
-        made.set_default_timeout(PATIENCE_MS)
+        made.set_default_timeout(PATIENCE_S * 1000)
         yield made
         assert made.title() == "entrostat"  # no name and no reason ran as a script
         browser.close()
@@ -48,16 +46,13 @@ def acknowledge(run, kind, wanted, step, **more):
 
 def desired(run, name, is_as_hoped):
     """The desired state, once it is as hoped."""
-    deadline = time.monotonic() + PATIENCE_MS / 1000
-    while not is_as_hoped(state := run.client.desired(name)):
-        assert time.monotonic() < deadline, state
-        time.sleep(0.05)
-    return state
+    until(lambda: is_as_hoped(run.client.desired(name)))
+    return run.client.desired(name)
 
 
 def open_control(page, name, person="anna"):
     page.goto(f"/run/{name}/control")
-    expect(page.locator("#control-lines h2")).to_be_visible(timeout=PATIENCE_MS)
+    expect(page.locator("#control-lines h2")).to_be_visible()
     page.fill("#control-person", person)
 
 
@@ -91,10 +86,10 @@ def test_switched_on_from_the_form_then_acknowledged_changed_and_off(page, serve
     page.click("#form-submit")
     (wanted,) = desired(run, "form", lambda state: state.interventions).interventions
     assert (wanted.name, wanted.params, wanted.by, wanted.because) == ("kl_cov", {"k": 0.01}, "person:anna", ATTACK)
-    expect(row(page, "kl_cov")).to_contain_text("not acknowledged yet", timeout=PATIENCE_MS)
+    expect(row(page, "kl_cov")).to_contain_text("not acknowledged yet")
 
     acknowledge(run, "on", wanted, 11)
-    expect(row(page, "kl_cov").locator("td").nth(1)).to_have_text("on", timeout=PATIENCE_MS)
+    expect(row(page, "kl_cov").locator("td").nth(1)).to_have_text("on")
     expect(page.locator("#control-timeline-card")).to_be_visible()
     assert page.locator("img[src=x]").count() == 0
 
@@ -102,7 +97,7 @@ def test_switched_on_from_the_form_then_acknowledged_changed_and_off(page, serve
     expect(field(page, "k").locator("input")).to_have_value("0.01")
     row(page, "kl_cov").get_by_text("switch off").click()
     desired(run, "form", lambda state: not state.interventions)
-    expect(row(page, "kl_cov")).to_contain_text("asked to be off, still in force", timeout=PATIENCE_MS)
+    expect(row(page, "kl_cov")).to_contain_text("asked to be off, still in force")
 
 
 def test_a_proposal_is_shown_with_its_values_and_approved_by_a_person(page, server):
@@ -114,13 +109,13 @@ def test_a_proposal_is_shown_with_its_values_and_approved_by_a_person(page, serv
     run.report(range(3, 12))
     open_control(page, "proposal", "bo")
     card = page.locator("#control-proposals .card")
-    expect(card).to_contain_text("entropy mean 0.8", timeout=PATIENCE_MS)
+    expect(card).to_contain_text("entropy mean 0.8")
 
     card.get_by_text("approve", exact=True).click()
 
     (wanted,) = desired(run, "proposal", lambda state: state.interventions).interventions
     assert (wanted.name, wanted.params, wanted.by) == ("scope", {"q": 0.05}, "person:bo")
-    expect(card).to_have_count(0, timeout=PATIENCE_MS)
+    expect(card).to_have_count(0)
 
 
 def test_stop_all_is_one_click_and_a_confirmation_and_is_undone_by_arming(page, server):
@@ -128,7 +123,7 @@ def test_stop_all_is_one_click_and_a_confirmation_and_is_undone_by_arming(page, 
     body = {"params": {}, "because": "a test", "person": "cy"}
     run.client.send("PUT", "/v1/runs/stop/interventions/kl_cov", body)
     open_control(page, "stop")
-    expect(row(page, "kl_cov")).to_be_visible(timeout=PATIENCE_MS)
+    expect(row(page, "kl_cov")).to_be_visible()
 
     page.once("dialog", lambda dialog: dialog.dismiss())
     with page.expect_event("dialog"):
@@ -136,17 +131,17 @@ def test_stop_all_is_one_click_and_a_confirmation_and_is_undone_by_arming(page, 
     page.once("dialog", lambda dialog: dialog.accept())
     with page.expect_event("dialog"):
         page.click("#control-stop")
-    expect(page.locator("#control-answer")).to_contain_text("asked to be off", timeout=PATIENCE_MS)
+    expect(page.locator("#control-answer")).to_contain_text("asked to be off")
     state = run.client.desired("stop")
     assert (state.is_armed, state.interventions, state.version) == (False, [], 2)  # the first time changed nothing
-    expect(page.locator("#control-status")).to_contain_text("stopped", timeout=PATIENCE_MS)
+    expect(page.locator("#control-status")).to_contain_text("stopped")
     expect(page.locator("#control-stop")).to_be_hidden()
 
     page.click("#control-arm")
     desired(run, "stop", lambda state: state.is_armed)
-    expect(page.locator("#control-status")).to_contain_text("armed", timeout=PATIENCE_MS)
+    expect(page.locator("#control-status")).to_contain_text("armed")
     page.reload()
-    expect(page.locator("#control-person")).to_have_value("anna", timeout=PATIENCE_MS)  # remembered by the browser
+    expect(page.locator("#control-person")).to_have_value("anna")  # remembered by the browser
 
 
 def test_the_run_page_has_a_timeline_over_its_charts_once_something_was_in_force(page, server):
@@ -161,7 +156,7 @@ def test_the_run_page_has_a_timeline_over_its_charts_once_something_was_in_force
     acknowledge(run, "on", asked, 3)
     acknowledge(run, "off", asked, 7, why="it is not asked for any more")
 
-    expect(page.locator("#card-timeline")).to_be_visible(timeout=PATIENCE_MS)
+    expect(page.locator("#card-timeline")).to_be_visible()
     band = "() => document.querySelector('#card-timeline .js-plotly-plot').data[0]"
     page.wait_for_function(f"() => {{ const d = ({band})(); return d.base[0] === 3 && d.x[0] === 4; }}")
     assert page.evaluate(band)["y"] == ["kl_cov"]
@@ -173,16 +168,16 @@ def test_rules_are_checked_while_typed_replayed_and_saved(page, server):
     run = run_of(server, "rules", range(1, 41))
     page.goto("/rules?run=rules")
     page.fill("#rules-text", "- name: low\n  when: {signal: entropy_meen, below: 0.7}\n")
-    expect(page.locator("#rules-check")).to_contain_text("did you mean entropy_mean", timeout=PATIENCE_MS)
+    expect(page.locator("#rules-check")).to_contain_text("did you mean entropy_mean")
 
     page.fill("#rules-text", "- name: low-again\n  when: {signal: entropy_mean, below: 0.7}\n")
-    expect(page.locator("#rules-fine")).to_contain_text("low-again (advise)", timeout=PATIENCE_MS)
+    expect(page.locator("#rules-fine")).to_contain_text("low-again (advise)")
     page.click("#rules-replay")
-    expect(page.locator(".replayed tbody tr").first).to_contain_text("low-again", timeout=PATIENCE_MS)
+    expect(page.locator(".replayed tbody tr").first).to_contain_text("low-again")
     mark = "() => document.querySelector('#rules-replayed .js-plotly-plot')?.layout?.shapes?.[0]?.x0"
     page.wait_for_function(mark)
     assert page.evaluate(mark) == 18  # the first step with exp(-step / 50) < 0.7
 
     page.click("#rules-save")
-    expect(page.locator("#rules-held")).to_contain_text("low-again", timeout=PATIENCE_MS)
+    expect(page.locator("#rules-held")).to_contain_text("low-again")
     assert "low-again" in {held["name"] for held in run.client.rules()}

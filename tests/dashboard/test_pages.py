@@ -2,6 +2,7 @@
 
 import pytest
 from playwright.sync_api import expect, sync_playwright
+from support.patience import PATIENCE_S
 from support.service import CHROMIUM_FLAGS, FakeRun, Process, chromium
 
 pytestmark = pytest.mark.browser
@@ -39,6 +40,7 @@ def dashboard(server):
 def page(browser, dashboard):
     context = browser.new_context(viewport={"width": 1400, "height": 900}, base_url=dashboard.url)
     made = context.new_page()
+    made.set_default_timeout(PATIENCE_S * 1000)
     made.asked = []
     made.on("request", lambda request: made.asked.append(request.url))
     yield made
@@ -58,7 +60,7 @@ def x_range(page, card="entropy"):
 
 
 def wait_for(page, expression):
-    page.wait_for_function(expression, timeout=20_000)
+    page.wait_for_function(expression, timeout=PATIENCE_S * 1000)
 
 
 def open_run(page, address="/run/first"):
@@ -93,6 +95,26 @@ def test_charts_show_what_was_reported(page):
     expect(page.locator("#run-status")).to_contain_text("step 40")
 
 
+def test_charts_that_a_run_cannot_have_stand_aside_with_the_reason_until_a_value_comes(page, server):
+    run = FakeRun(server.url, "part-of-it")
+    run.event("absent", "absent signals", 1, {"no old log-probs": ["approx_kl"]})
+    run.report(range(1, 5))
+    open_run(page, "/run/part-of-it")
+
+    expect(page.locator("#card-kl")).to_be_hidden()
+    expect(page.locator("#card-entropy")).to_be_visible()
+    page.get_by_text("Charts without a value in this run").click()
+    expect(page.locator("#run-absent")).to_contain_text("Approximate KL to the sampling policy")
+    expect(page.locator("#run-absent")).to_contain_text("no old log-probs")
+    expect(page.locator("#run-absent")).not_to_contain_text("pass@k")
+
+    run.report_one(5, "approx_kl", 0.25)
+
+    expect(page.locator("#card-kl .last")).to_contain_text("0.25")
+    expect(page.locator("#card-kl")).to_be_visible()
+    assert page.locator("#card-kl .main-svg").first.bounding_box()["width"] > 200
+
+
 def test_statements_about_the_run_are_told_and_refusals_are_their_reasons(page):
     open_run(page)
 
@@ -117,10 +139,12 @@ def test_new_points_arrive_without_redrawing_and_the_zoom_and_scroll_stay(page, 
     wait_for(page, "() => location.search.includes('from=5')")
     wait_for(page, "() => document.querySelector('#card-pass .js-plotly-plot')._fullLayout.xaxis.range[1] == 15")
     page.evaluate("() => { document.querySelector('#card-entropy .js-plotly-plot').markedByTest = true; }")
+    expect(page.locator("#card-kl")).to_be_hidden()  # the run has no such values: the page has its length
+    page.set_viewport_size({"width": 1400, "height": 500})
     page.evaluate("() => window.scrollTo(0, 300)")
 
     live.report(range(21, 31))
-    expect(page.locator("#run-status")).to_contain_text("step 30", timeout=20_000)
+    expect(page.locator("#run-status")).to_contain_text("step 30")
 
     assert page.evaluate("() => document.querySelector('#card-entropy .js-plotly-plot').markedByTest === true")
     assert x_range(page) == [5, 15]
@@ -197,12 +221,12 @@ def test_a_server_that_goes_away_is_said_and_comes_back_by_itself(browser, tmp_p
     try:
         open_run(page, "/run/mine")
         server.stop()
-        expect(page.locator(".banner")).to_contain_text("entrostat up", timeout=20_000)
+        expect(page.locator(".banner")).to_contain_text("entrostat up")
         assert points(page) == 3
 
         server.start("/healthz")
 
-        expect(page.locator(".banner")).to_have_count(0, timeout=20_000)
+        expect(page.locator(".banner")).to_have_count(0)
     finally:
         context.close()
         dashboard.stop()

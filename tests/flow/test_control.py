@@ -1,6 +1,5 @@
 """A real TRL run and the real server: a hand, a rule, an approval, the kill switch, a server that dies."""
 
-import signal
 import time
 
 import pytest
@@ -11,7 +10,11 @@ from transformers import TrainerCallback
 import entrostat
 from entrostat.wire.client import Client
 
-MOST_STEPS = 400
+MOST_STEPS = 4000
+HELD = (
+    "select m.value as held, s.num_tokens as tokens from step_metric m join step s using (run, step) "
+    "where m.name = 'intervention/scope_tokens' order by m.step"
+)
 SAID = {"person": "anna", "because": "a test"}
 
 
@@ -35,8 +38,8 @@ class Story(TrainerCallback):
         control.should_training_stop = control.should_training_stop or not self.chapters
 
 
-def train(server, tmp_path, *chapters, run="r", mode="act", **options):
-    trainer = tiny_trl.trainer(tmp_path / "out", max_steps=MOST_STEPS, logging_steps=50)
+def train(server, tmp_path, *chapters, run="r", mode="act", reward=tiny_trl.reward, **options):
+    trainer = tiny_trl.trainer(tmp_path / "out", max_steps=MOST_STEPS, logging_steps=50, reward_funcs=reward)
     story = Story(*chapters)
     trainer.add_callback(story)
     entrostat.attach(
@@ -148,6 +151,11 @@ def test_a_thermostat_holds_the_entropy_of_a_real_run_up(server, tmp_path):
     assert min(entropy[-30:]) > 2.8, entropy[-30:]
 
 
+def graded(completions, **_):
+    """Every completion another reward, so that every token has an advantage and a score."""
+    return [sum(tiny_trl.WORDS.index(word) for word in text.split()) / 100 for text in completions]
+
+
 def test_thresholds_of_the_whole_step_come_back_and_are_in_force(server, tmp_path):
     client = Client(server.url)
 
@@ -156,17 +164,20 @@ def test_thresholds_of_the_whole_step_come_back_and_are_in_force(server, tmp_pat
         client.send("PUT", "/v1/runs/r/interventions/scope", wanted)
 
     def has_threshold(_step):
-        return "threshold" in str(client.get("/v1/runs/r/control")["thresholds"])
+        return client.get("/v1/runs/r/control")["thresholds"] is not None
 
-    train(server, tmp_path, after(2), switch_on, is_in_force(client, "scope"), after(40))
+    def held_for_a_while(_step):
+        return client.sql(HELD)[0].num_rows >= 40
+
+    train(
+        server, tmp_path, after(2), switch_on, is_in_force(client, "scope"), has_threshold, held_for_a_while,
+        reward=graded,
+    )  # fmt: skip
 
     assert client.get("/v1/runs/r/control")["thresholds"]["values"]["scope"] > 0
-    counts = client.sql(
-        "select m.value as held, s.num_tokens as tokens from step_metric m join step s using (run, step) "
-        "where m.name = 'intervention/scope_tokens' order by m.step desc limit 20"
-    )[0].to_pylist()
+    counts = client.sql(HELD)[0].to_pylist()[-20:]
     share = sum(c["held"] for c in counts) / sum(c["tokens"] for c in counts)
-    assert 0.1 < share < 0.3
+    assert 0.1 < share < 0.3  # each step has its own number over the threshold of the step before
 
 
 def test_a_server_that_is_killed_changes_nothing_that_is_on_and_is_heard_again(server, tmp_path):
@@ -178,8 +189,7 @@ def test_a_server_that_is_killed_changes_nothing_that_is_on_and_is_heard_again(s
     killed_at = []
 
     def kill(step):
-        server.process.send_signal(signal.SIGKILL)
-        server.process.wait(20)
+        server.kill()
         killed_at.append(step)
 
     def much_later(step):

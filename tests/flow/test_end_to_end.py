@@ -2,54 +2,21 @@
 
 import json
 import os
-import signal
-import socket
 import subprocess
 import sys
-import time
-from pathlib import Path
 
-import httpx
 import pytest
 from support import tiny_trl
+from support.patience import until
+from support.service import Process
 
 import entrostat
 from entrostat.wire.client import Client, push
 
 
-class Server:
-    """The server's process on a port of its own, which may be killed and started again."""
-
-    def __init__(self, folder: Path):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        self.url, self.folder, self.process = f"http://127.0.0.1:{self.port}", folder, None
-
-    def start(self):
-        command = [sys.executable, "-m", "entrostat.server", "--port", str(self.port), "--data", str(self.folder)]
-        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        for _ in range(300):
-            try:
-                return httpx.get(f"{self.url}/healthz", timeout=1)
-            except httpx.HTTPError:
-                time.sleep(0.1)
-        raise AssertionError("the server did not start")
-
-    def kill(self):
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
-
-    def stop(self):
-        if self.process.poll() is None:
-            self.process.terminate()
-            self.process.wait(20)
-
-
 @pytest.fixture
 def server(tmp_path):
-    made = Server(tmp_path / "data")
-    made.start()
+    made = Process("entrostat.server", "--data", tmp_path / "data").start("/healthz")
     yield made
     made.stop()
 
@@ -101,10 +68,10 @@ def test_a_server_killed_in_the_middle_costs_neither_a_step_nor_a_record(server,
     def on_step_end(args, state, control, **kwargs):
         original(args, state, control, **kwargs)
         if state.global_step == 8:
-            time.sleep(1.0)  # let some batches arrive before the server dies
+            until(lambda: handle.counters.batches_acked)  # some arrived before the server dies
             server.kill()
         if state.global_step == 20:
-            server.start()
+            server.start("/healthz")
 
     boundary.on_step_end = on_step_end
     trainer.train()
@@ -121,11 +88,8 @@ def test_a_server_killed_in_the_middle_costs_neither_a_step_nor_a_record(server,
 def test_a_run_without_a_server_is_pushed_later(tmp_path):
     trainer = tiny_trl.trainer(tmp_path / "out", max_steps=3)
     entrostat.attach(trainer, url="http://127.0.0.1:9", directory=tmp_path / "spool", run="offline")
-    began = time.monotonic()
     trainer.train()
-    assert time.monotonic() - began < 60
-    server = Server(tmp_path / "data")
-    server.start()
+    server = Process("entrostat.server", "--data", tmp_path / "data").start("/healthz")
     try:
         done = subprocess.run(
             [sys.executable, "-m", "entrostat.cli.main", "push", str(tmp_path / "spool"), "--url", server.url],

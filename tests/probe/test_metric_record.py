@@ -1,14 +1,15 @@
 """The event that says what the user's own metrics mean: once a key, worked out off the training thread."""
 
 import json
-import time
 
 import numpy as np
 import pytest
 import torch
 
+from entrostat.probe import metric_record
 from entrostat.probe.recorder import Recorder
 from entrostat.wire import codec
+from entrostat.wire.metric_names import naming
 
 TRL_LOG = {"loss": 0.1, "entropy": 1.5, "kl": 0.01, "completions/mean_length": 7.0, "my/score": 3.0}
 
@@ -107,16 +108,15 @@ def test_a_loop_that_invents_keys_does_not_fill_the_record(num_keys, num_explain
     assert len(sink.names()) == 30 * num_keys  # kept all the same
 
 
-def test_the_training_thread_does_not_look_anything_up():
+def test_the_training_thread_does_not_look_anything_up(monkeypatch):
+    looked_up = []
+    monkeypatch.setattr(
+        metric_record, "naming", lambda numbers, dialect: looked_up.append(numbers) or naming(numbers, dialect)
+    )
     sink = Sink()
     recorder = Recorder(sink)
-    metrics = {f"group_{n}/name": float(n) for n in range(40)}
-    recorder.log(0, metrics)
-    took = []
-    for step in range(1, 200):
-        began = time.perf_counter()
-        recorder.log(step, metrics)
-        took.append(time.perf_counter() - began)
+    for step in range(200):
+        recorder.log(step, {f"group_{n}/name": float(n) for n in range(40)})
 
-    assert len(sink.said()) == 1
-    assert np.median(took) < 1e-3  # 40 keys; about 50 us on a slow machine
+    assert looked_up == []
+    assert len(sink.said()) == len(looked_up) == 1

@@ -2,15 +2,15 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 import pytest
+from support.patience import PATIENCE_S, until
+from support.service import free_port
 
 STARTED = "2026-01-01T00:00:00Z"
 
@@ -25,11 +25,9 @@ class Server:
     process: subprocess.Popen | None = None
 
     def __post_init__(self):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self.http = httpx.Client(base_url=self.url, timeout=20, trust_env=False)
+        self.http = httpx.Client(base_url=self.url, timeout=PATIENCE_S, trust_env=False)
 
     def start(self):
         command = [sys.executable, "-m", "entrostat.server", "--port", str(self.port), "--data", str(self.data)]
@@ -44,13 +42,15 @@ class Server:
         if not self.first_line:
             _, problems = self.process.communicate()
             raise AssertionError(f"the server did not start: {problems}")
-        for _ in range(200):
-            try:
-                self.http.get("/healthz")
-                return self
-            except httpx.HTTPError:
-                time.sleep(0.05)
-        raise AssertionError(f"the server did not start: {self.process.stderr.read()}")
+        until(self.answers, "the server does not answer")
+        return self
+
+    def answers(self):
+        try:
+            return self.http.get("/healthz")
+        except httpx.HTTPError:
+            assert self.process.poll() is None, f"the server did not start: {self.process.stderr.read()}"
+            return None
 
     def kill(self):
         self.process.send_signal(signal.SIGKILL)
@@ -59,7 +59,7 @@ class Server:
     def stop(self):
         if self.process.poll() is None:
             self.process.terminate()
-        _, problems = self.process.communicate(timeout=30)
+        _, problems = self.process.communicate(timeout=PATIENCE_S)
         return problems
 
     def open(self, run="r", stream=1, **more):

@@ -4,6 +4,7 @@ import threading
 import time
 
 import httpx
+from support.patience import PATIENCE_S
 
 
 def sender(server, stream, acked, stop):
@@ -13,7 +14,7 @@ def sender(server, stream, acked, stop):
             answer = httpx.post(
                 f"{server.url}/v1/streams/{stream}/batches/{seq}",
                 json={"step_metric": [{"step": seq, "name": "n", "merge": "sum", "state": [1]}] * 5},
-                timeout=5,
+                timeout=20,
             )
         except httpx.HTTPError:
             return
@@ -31,7 +32,7 @@ def test_every_acknowledged_batch_is_there_once_after_a_kill(own_server):
         threads = [threading.Thread(target=sender, args=(server, s, acked, stop)) for s in streams]
         for thread in threads:
             thread.start()
-        enough, deadline = len(acked) + 12, time.monotonic() + 20
+        enough, deadline = len(acked) + 12, time.monotonic() + PATIENCE_S
         while len(acked) < enough and time.monotonic() < deadline:
             time.sleep(0.01)
         server.kill()

@@ -1,9 +1,9 @@
 """Limits of people's queries: time, rows, bytes, how many at once."""
 
 import threading
-import time
 
 import pytest
+from support.patience import until
 
 from entrostat.storage.errors import QueryBusy
 from entrostat.storage.store import Store
@@ -14,16 +14,14 @@ ENDLESS = "select count(*) from range(10000000) a, range(10000000) b"
 
 @pytest.fixture
 def small():
-    with Store("duckdb::memory:", query_timeout_s=0.3, max_queries=1, max_result_bytes=100_000) as opened:
+    with Store("duckdb::memory:", query_timeout_s=2.0, max_queries=1, max_result_bytes=100_000) as opened:
         yield opened
 
 
 def test_a_query_that_takes_too_long_is_stopped(small):
-    began = time.monotonic()
-    with pytest.raises(QueryTimeout, match=r"0\.3 s"):
+    with pytest.raises(QueryTimeout, match=r"2 s"):
         small.query(ENDLESS, 10)
 
-    assert time.monotonic() - began < 5
     assert small.query("select 1 as x", 10).table.to_pylist() == [{"x": 1}]
 
 
@@ -50,7 +48,7 @@ def test_more_queries_than_slots_are_told_to_come_back(small):
 
     first = threading.Thread(target=ask)
     first.start()
-    time.sleep(0.1)
+    until(lambda: small._queries._slots._value == 0)  # the one slot is taken
     with pytest.raises(QueryBusy, match="again"):
         small.query("select 1", 10)
     first.join()

@@ -1,12 +1,12 @@
 """A selection over the whole step, from histograms alone, against the exact gather of all tokens."""
 
 import threading
-import time
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.patience import until
 
 from entrostat.storage.thresholds import SCORES, draw_threshold, of_run, shares, threshold
 from entrostat.wire.bins import LOW, bin_of, edges_of, histogram_of
@@ -218,13 +218,6 @@ def test_a_score_that_was_not_sent_has_no_threshold(store, produce):
 def want(store, **params):
     wanted = ActiveIntervention(name="scope", params=params, because="b", selection="step")
     store.change_desired("r", lambda state: state.model_copy(update={"interventions": [wanted]}))
-
-
-def until(condition):
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, "nothing came of it"
-        time.sleep(0.005)
 
 
 def test_the_store_keeps_them_for_who_asks_and_forgets_them(store, produce):

@@ -1,17 +1,20 @@
 """The real server and dashboard, each in a process of its own, and runs made up for them."""
 
+import contextlib
 import os
+import random
 import shutil
+import signal
 import socket
 import subprocess
 import sys
-import time
 import uuid
 from datetime import UTC, datetime
 
 import httpx
 import numpy as np
 import pyarrow as pa
+from support.patience import PATIENCE_S, until
 
 from entrostat.probe.rows import event_rows, metric_rows
 from entrostat.wire import codec
@@ -27,9 +30,12 @@ CHROMIUM_FLAGS = [
 
 
 def free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
+    """A port nobody listens on, below those that the system gives to outgoing connections while we look away."""
+    for port in random.sample(range(15_000, 32_000), 100):
+        with socket.socket() as free, contextlib.suppress(OSError):
+            free.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no free port")
 
 
 class Process:
@@ -43,19 +49,23 @@ class Process:
 
     def start(self, path="/"):
         self.process = subprocess.Popen(self.command, stdout=subprocess.DEVNULL)
-        for _ in range(300):
-            try:
-                httpx.get(f"{self.url}{path}", timeout=2)
-            except httpx.HTTPError:
-                time.sleep(0.1)
-            else:
-                return self
-        raise AssertionError(f"{self.command} did not answer")
+        until(lambda: self.answers(path), f"{self.command} did not answer", every_s=0.1)
+        return self
+
+    def answers(self, path):
+        try:
+            return httpx.get(f"{self.url}{path}", timeout=10)
+        except httpx.HTTPError:
+            return None
+
+    def kill(self):
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
 
     def stop(self):
         if self.process is not None and self.process.poll() is None:
             self.process.terminate()
-            self.process.wait(20)
+            self.process.wait(PATIENCE_S)
 
 
 def chromium():
@@ -92,6 +102,9 @@ class FakeRun:
                 "trainer/loss": Part("last", (0.1,)),
             }
             self._post({"step_metric": metric_rows(step, parts)})
+
+    def report_one(self, step, name, value):
+        self._post({"step_metric": metric_rows(step, {name: Part("mean", (1.0, value))})})
 
     def profile(self, step, curves):
         rows = [

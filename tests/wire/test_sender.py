@@ -13,6 +13,7 @@ import time
 
 import pyarrow as pa
 import pytest
+from support.patience import PATIENCE_S, until
 
 from entrostat.wire import journal, uplink
 from entrostat.wire.client import Client, push
@@ -29,13 +30,6 @@ def token_rows(count):
     return pa.Table.from_pylist([row] * count, schema=TOKEN)
 
 
-def until(condition, timeout_s=10.0):
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.01)
-
-
 def spooled_steps(root):
     files = sorted(root.rglob("*.batch"))
     return [
@@ -50,7 +44,7 @@ def test_steps_arrive_in_order_and_leave_no_trace_on_disk(server, make_sender, s
     sender = make_sender(server.url)
     for number in range(50):
         sender.put(step(number), 100)
-    assert sender.flush(10)
+    assert sender.flush(PATIENCE_S)
     assert server.steps() == list(range(50))
     counts = sender.counters
     assert counts.batches_written == counts.batches_acked == len(server.store)
@@ -74,7 +68,7 @@ def test_batches_are_numbered_from_0_without_a_gap(server, make_sender, step):
     for number in range(10):
         sender.put(step(number), 100)
         time.sleep(0.01)
-    assert sender.flush(10)
+    assert sender.flush(PATIENCE_S)
     assert server.seqs() == list(range(len(server.store)))
     assert len(server.store) > 1
 
@@ -84,7 +78,7 @@ def test_a_step_of_many_tokens_is_cut_into_batches_that_a_server_takes(server, m
     monkeypatch.setattr(journal, "MAX_BATCH_BYTES", rows.nbytes // 4 + 1)
     sender = make_sender(server.url)
     sender.put(lambda: {"token": rows, "step_metric": metric(1)}, 100)
-    assert sender.flush(10)
+    assert sender.flush(PATIENCE_S)
     bodies = [decode(body) for _, body in sorted(server.store.items())]
     assert [b["token"].num_rows for b in bodies] == [250] * 4
     assert ["step_metric" in b for b in bodies] == [False, False, False, True], (
@@ -101,7 +95,7 @@ def test_lost_requests_and_lost_answers_store_every_batch_exactly_once(server, m
     for number in range(30):
         sender.put(step(number), 100)
         time.sleep(0.002)
-    assert sender.flush(30)
+    assert sender.flush(PATIENCE_S)
     assert server.steps() == list(range(30))
     assert server.seqs() == list(range(sender.counters.batches_written))
     assert sender.counters.duplicates <= num_lost_acks
@@ -112,7 +106,7 @@ def test_a_lost_answer_shows_as_a_duplicate(server, make_sender, step):
     server.script.append("lost_ack")
     sender = make_sender(server.url)
     sender.put(step(1), 100)
-    assert sender.flush(10)
+    assert sender.flush(PATIENCE_S)
     assert (sender.counters.duplicates, sender.counters.batches_acked) == (1, 1)
     assert sender.counters.retries >= 1
 
@@ -124,9 +118,9 @@ def test_a_server_that_comes_late_gets_everything_in_order(server, make_sender, 
         sender.put(step(number), 100)
         time.sleep(0.01)
     assert not sender.flush(0.3)
-    assert spooled_steps(tmp_path) == list(range(10))
+    until(lambda: spooled_steps(tmp_path) == list(range(10)))
     server.start()
-    assert sender.flush(10)
+    assert sender.flush(PATIENCE_S)
     assert server.steps() == list(range(10))
     assert len([r for r in caplog.records if "no entrostat server answers" in r.message]) == 1
 
@@ -134,10 +128,10 @@ def test_a_server_that_comes_late_gets_everything_in_order(server, make_sender, 
 def test_a_server_that_forgot_the_stream_is_told_again(server, make_sender, step):
     sender = make_sender(server.url)
     sender.put(step(1), 100)
-    assert sender.flush(10)
+    assert sender.flush(PATIENCE_S)
     server.streams.clear()
     sender.put(step(2), 100)
-    assert sender.flush(10)
+    assert sender.flush(PATIENCE_S)
     assert server.steps() == [1, 2]
     assert list(server.streams) == [sender.stream_id]
 
@@ -146,7 +140,7 @@ def test_two_senders_of_one_run_do_not_meet(server, make_sender, step, tmp_path)
     senders = [make_sender(server.url) for _ in range(2)]
     for number, sender in enumerate(senders):
         sender.put(step(number), 100)
-    assert all(sender.flush(10) for sender in senders)
+    assert all(sender.flush(PATIENCE_S) for sender in senders)
     assert [server.steps(s.stream_id) for s in senders] == [[0], [1]]
 
 
@@ -159,8 +153,8 @@ def test_retry_after_is_honoured(server, make_sender, step, monkeypatch):
     sender = make_sender(server.url)
     start = time.monotonic()
     sender.put(step(1), 100)
-    assert sender.flush(10)
-    assert 1.0 <= time.monotonic() - start < 5.0
+    assert sender.flush(PATIENCE_S)
+    assert time.monotonic() - start >= 1.0
 
 
 @pytest.mark.parametrize("status", ["422", "413"])
@@ -169,7 +163,7 @@ def test_a_refused_batch_is_kept_aside_and_the_next_goes_on(server, make_sender,
     server.script.extend([status])
     for number in (1, 2, 3):
         sender.put(step(number), 100)
-        assert sender.flush(10)
+        assert sender.flush(PATIENCE_S)
     assert server.steps() == [2, 3]
     assert sender.counters.rejected == 1
     [event] = [e for e in server.events() if e["kind"] == "warning"]
@@ -184,8 +178,8 @@ def test_a_server_that_refuses_everything_is_not_answered_with_a_flood_of_events
     sender = make_sender(server.url, linger_s=0.0)
     for number in range(5):
         sender.put(step(number), 100)
-        assert sender.flush(10)
-    assert sender.flush(10)
+        assert sender.flush(PATIENCE_S)
+    assert sender.flush(PATIENCE_S)
     assert sender.counters.rejected == sender.counters.batches_written <= 6
 
 
@@ -197,13 +191,13 @@ def test_a_refused_token_is_said_once_with_what_to_set(server, make_sender, step
     until(lambda: sender.counters.retries >= 2)
     assert len([r for r in caplog.records if "ENTROSTAT_TOKEN" in r.message]) == 1
     server.open_status = 200
-    assert sender.flush(10)
+    assert sender.flush(PATIENCE_S)
 
 
 def test_the_token_is_sent(server, make_sender, step):
     sender = make_sender(server.url, token="secret\n")
     sender.put(step(1), 100)
-    assert sender.flush(10)
+    assert sender.flush(PATIENCE_S)
     assert {headers["Authorization"] for _, _, headers, _ in server.requests} == {"Bearer secret"}
 
 
@@ -214,8 +208,8 @@ def test_a_server_that_is_too_old_is_left_alone_and_the_spool_grows(server, make
     until(lambda: server.script == type(server.script)())
     start = time.monotonic()
     sender.put(step(2), 100)
-    assert not sender.flush(10)
-    assert time.monotonic() - start < 5, "there is nothing to wait for"
+    assert not sender.flush(PATIENCE_S)
+    assert time.monotonic() - start < PATIENCE_S / 2, "there is nothing to wait for"
     assert server.steps() == []
     assert spooled_steps(tmp_path) == [1, 2]
     assert len([r for r in caplog.records if "Update entrostat on the server" in r.message]) == 1
@@ -229,7 +223,7 @@ def test_what_should_be_on_comes_back_with_every_answer(server, make_sender, ste
     assert sender.run_id == "run-2"
     server.desired = {"version": 2, "interventions": []}
     sender.put(step(1), 100)
-    assert sender.flush(10)
+    assert sender.flush(PATIENCE_S)
     assert sender.desired.version == 2
 
 
@@ -247,7 +241,7 @@ def test_an_answer_that_is_not_an_acknowledgement_deletes_nothing(server, make_s
     sender = make_sender(server.url)
     sender.put(step(1), 100)
     assert not sender.flush(0.5)
-    assert spooled_steps(tmp_path) == [1]
+    until(lambda: spooled_steps(tmp_path) == [1])
 
 
 # --- what the trainer feels
@@ -257,17 +251,14 @@ def test_put_never_waits_while_the_server_hangs(server, make_sender, step):
     server.script.extend(["hang"] * 1000)
     sender = make_sender(server.url, linger_s=0.01, max_queue_bytes=20_000)
 
-    def slowest_of_300():
-        slowest = 0.0
-        for number in range(300):
-            start = time.perf_counter()
-            sender.put(step(number), 100)
-            slowest = max(slowest, time.perf_counter() - start)
-            time.sleep(0.0005)
-        return slowest
+    slowest = 0.0
+    for number in range(300):
+        start = time.perf_counter()
+        sender.put(step(number), 100)
+        slowest = max(slowest, time.perf_counter() - start)
+        time.sleep(0.0005)
 
-    # The best of three: another process may take the core for a while, but a put that waits is slow every time.
-    assert min(slowest_of_300() for _ in range(3)) < 0.05
+    assert slowest < 2.0, "a put that waits for the server waits until the test lets it go"
 
 
 def test_a_full_queue_drops_and_the_event_has_the_exact_counts(server, make_sender, step):
@@ -286,7 +277,7 @@ def test_a_full_queue_drops_and_the_event_has_the_exact_counts(server, make_send
     sender.put(step(99), 50, what="note")
     assert sender.counters.queue_bytes == 1000
     gate.set()
-    assert sender.flush(10)
+    assert sender.flush(PATIENCE_S)
     assert server.steps() == list(range(10))
     dropped = [e["detail"] for e in server.events() if e["kind"] == "dropped"]
     total = {key: sum(d[key] for d in dropped) for key in ("items", "steps", "token_rows", "bytes")}
@@ -299,7 +290,7 @@ def test_a_reduce_that_fails_is_one_warning_and_a_count(server, make_sender, ste
     sender = make_sender(server.url)
     for number in range(6):
         sender.put(step(number) if number % 2 else lambda: 1 / 0, 100)
-    assert sender.flush(10)
+    assert sender.flush(PATIENCE_S)
     assert server.steps() == [1, 3, 5]
     [warning] = [e for e in server.events() if e["kind"] == "warning"]
     assert "ZeroDivisionError: division by zero" in warning["message"]
@@ -320,7 +311,7 @@ def test_rows_that_are_not_as_agreed_do_not_cost_the_batch(server, make_sender, 
     sender = make_sender(server.url)
     sender.put(step(1), 100)
     sender.put(tables, 100)
-    assert sender.flush(10)
+    assert sender.flush(PATIENCE_S)
     assert server.steps() == [1]
     assert words in server.events()[0]["message"]
 
@@ -329,7 +320,7 @@ def test_over_its_limit_the_spool_loses_tokens_never_steps_or_events(make_sender
     sender = make_sender(None, max_spool_bytes=1)
     for number in range(3):
         sender.put(lambda n=number: {"token": token_rows(10), "step_metric": metric(n)}, 100)
-        sender.flush(5)
+        sender.flush(PATIENCE_S)
     sender.close()
     bodies = [decode(f.read_bytes()) for f in sorted(tmp_path.rglob("*.batch"))]
     assert spooled_steps(tmp_path) == [0, 1, 2]
@@ -363,7 +354,7 @@ def test_a_full_disk_is_said_once_and_batches_go_from_memory(server, make_sender
     sender = make_sender(server.url)
     for number in range(3):
         sender.put(step(number), 100)
-        assert sender.flush(10)
+        assert sender.flush(PATIENCE_S)
     assert server.steps() == [0, 1, 2]
     assert len([r for r in caplog.records if "No space left" in r.message]) == 1
 
@@ -372,7 +363,7 @@ def test_what_waited_in_memory_is_written_when_the_disk_takes_it(make_sender, st
     sender = make_sender(None, linger_s=0.0)
     for number in range(3):
         sender.put(step(number), 100)
-        sender.flush(5)
+        sender.flush(PATIENCE_S)
     assert list(tmp_path.rglob("*.batch")) == []
     full_disk.clear()
     until(lambda: spooled_steps(tmp_path) == [0, 1, 2])
@@ -401,7 +392,7 @@ def test_a_directory_that_cannot_be_used_is_an_error_at_the_start(make_sender, t
 def test_without_a_server_it_spools_and_says_how_to_push(make_sender, step, server, tmp_path, caplog):
     sender = make_sender(None)
     sender.put(step(1), 100)
-    assert not sender.flush(5)
+    assert not sender.flush(PATIENCE_S)
     sender.close()
     assert [r for r in caplog.records if "entrostat push" in r.message and r.levelno == logging.WARNING]
     with Client(server.url) as client:
@@ -418,7 +409,7 @@ def test_close_drains_to_disk_says_where_and_can_be_repeated(make_sender, step, 
     start = time.monotonic()
     sender.close(0.2)
     sender.close(0.2)
-    assert time.monotonic() - start < 3
+    assert time.monotonic() - start < 10, "nobody waits for the linger at the end"
     assert spooled_steps(tmp_path) == list(range(100))
     assert "1 batches wait in" in caplog.text
     sender.put(step(1), 100)
@@ -428,7 +419,7 @@ def test_close_drains_to_disk_says_where_and_can_be_repeated(make_sender, step, 
 def test_push_leaves_a_live_stream_alone(make_sender, step, server, tmp_path):
     sender = make_sender(None)
     sender.put(step(1), 100)
-    sender.flush(5)
+    sender.flush(PATIENCE_S)
     with Client(server.url) as client:
         report = push(tmp_path / "spool", client)
         assert (report.num_live, report.num_sent, server.store) == (1, 0, {})
@@ -486,7 +477,7 @@ def test_after_kill_9_what_was_spooled_is_whole_and_push_delivers_it(server, tmp
 
 def test_the_end_of_the_program_is_a_close(tmp_path):
     process = child(tmp_path, "for n in range(100): sender.put(rows(n), 100)")
-    process.communicate(timeout=60)
+    process.communicate(timeout=200)
     assert process.returncode == 0
     assert spooled_steps(tmp_path) == list(range(100))
 
@@ -497,7 +488,7 @@ def test_a_forked_child_neither_hangs_nor_writes_nor_keeps_the_lock(tmp_path):
         """
         import os
         sender.put(rows(0), 100)
-        sender.flush(5)
+        sender.flush(90)
         pid = os.fork()
         if pid == 0:
             sender.put(rows(1), 100)
@@ -512,7 +503,7 @@ def test_a_forked_child_neither_hangs_nor_writes_nor_keeps_the_lock(tmp_path):
         os._exit(0)
         """,
     )
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=200)
     assert out.split() == ["1", "False"]
     [found] = pending_streams(tmp_path)
     assert not found.is_live, "a child that lives on must not hold its dead parent's stream"

@@ -7,6 +7,7 @@ import threading
 import pytest
 import torch
 from support.kernel_cases import INF, Case, cases, different, drawn, errors, too_large
+from support.patience import PATIENCE_S
 
 from entrostat.probe.kernels import choice, cpu
 from entrostat.probe.kernels.choice import SWITCH
@@ -170,14 +171,14 @@ def test_while_one_thread_compiles_another_goes_on(compilations, monkeypatch):
 
     def slow(function, **_):
         has_begun.set()
-        assert may_end.wait(20)
+        assert may_end.wait(PATIENCE_S)
         return function
 
     monkeypatch.setattr(torch, "compile", slow)
     logits, labels = drawn(5, 80)
     first = threading.Thread(target=lambda: found.append(measured(logits, labels)))
     first.start()
-    assert has_begun.wait(20)
+    assert has_begun.wait(PATIENCE_S)
     meanwhile = measured(logits, labels)
     assert first.is_alive()
     may_end.set()

@@ -3,6 +3,7 @@
 import time
 
 import numpy as np
+from support.patience import PATIENCE_S
 
 from entrostat.wire.bins import histogram_of
 
@@ -29,7 +30,7 @@ def test_an_answer_carries_the_score_that_the_top_share_of_all_ranks_reached(ser
     first = server.post(ranks[0], 0, batch(1, scores[0])).json()
     assert first["thresholds"] is None  # half a step
     server.post(ranks[1], 0, batch(1, scores[1]))
-    deadline, seq, answer = time.monotonic() + 20, 1, first
+    deadline, seq, answer = time.monotonic() + PATIENCE_S, 1, first
     while answer["thresholds"] is None:  # it is made after the commit, off the way of the answers
         assert time.monotonic() < deadline
         answer = server.post(ranks[0], seq, {"step_metric": [{"step": 1, "name": "x", "value": 0.0}]}).json()

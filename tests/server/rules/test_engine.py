@@ -5,6 +5,7 @@ import threading
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.patience import PATIENCE_S
 
 from entrostat.server.rules.engine import PATIENCE_STEPS, Engine, expected_to_act, ready_steps
 from entrostat.storage.store import Store
@@ -343,7 +344,7 @@ def test_the_thread_hears_of_commits_and_of_what_was_left_off(store):
     engine.start()
     trainer.send_all(FALL[5:], first=5)
 
-    assert heard.wait(20)
+    assert heard.wait(PATIENCE_S)
     engine.close()
     assert told(store) == [(4, "rule_fired"), (7, "rule_ended")]
 
@@ -365,6 +366,6 @@ def test_trouble_with_one_run_is_not_the_end_of_the_others(store, caplog):
     engine.start()
     engine.look_at(["r", "good"])
 
-    assert done.wait(20)
+    assert done.wait(PATIENCE_S)
     engine.close()
     assert len(told(store, "good")) == 2

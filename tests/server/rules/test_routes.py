@@ -4,6 +4,7 @@ import json
 import time
 
 import pytest
+from support.patience import PATIENCE_S
 
 from entrostat.wire.client import Client
 from entrostat.wire.errors import Refused
@@ -39,7 +40,7 @@ def send(server, stream, values, first=0):
     return answer.json()
 
 
-def eventually(look, wanted, patience_s=20):
+def eventually(look, wanted, patience_s=PATIENCE_S):
     """``look()`` once it is ``wanted``, or what it was last."""
     deadline = time.monotonic() + patience_s
     while (found := look()) != wanted and time.monotonic() < deadline:
