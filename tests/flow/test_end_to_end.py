@@ -128,7 +128,7 @@ def test_the_demo_ends_with_what_the_database_says(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "entrostat.cli.main", "demo", "--steps", "40", "--exit", "--no-dashboard", "--data",
          str(tmp_path / "data"), "--port", "0"],
-        capture_output=True, text=True, check=False, env=environment, timeout=280,
+        capture_output=True, text=True, check=False, env=environment, timeout=600,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     outcome = json.loads(done.stdout.strip().splitlines()[-1])

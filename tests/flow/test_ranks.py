@@ -33,7 +33,7 @@ def train(server, folder, run, group, num_processes, interventions=None):
                     f"--master_port={free_port()}"]  # fmt: skip
     done = subprocess.run(
         [*launcher, str(RUN), str(folder), server.url, run, str(group), "16", json.dumps(interventions or {})],
-        capture_output=True, text=True, check=False, timeout=200, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, check=False, timeout=600, env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
 

@@ -31,7 +31,7 @@ def launch(url, folder, jobs):
     done = subprocess.run(
         [sys.executable, "-P", "-m", "torch.distributed.run", "--nproc_per_node=2", f"--master_port={free_port()}",
          str(SCRIPT), str(folder), url, json.dumps(jobs)],
-        capture_output=True, text=True, check=False, timeout=200,
+        capture_output=True, text=True, check=False, timeout=600,
         env={**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(folder)},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]

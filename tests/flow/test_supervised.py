@@ -68,7 +68,7 @@ def test_two_ranks_of_half_the_texts_are_the_run_of_one(server, tmp_path):
     launcher = [sys.executable, "-P", "-m", "torch.distributed.run", "--nproc_per_node=2"]
     done = subprocess.run(
         [*launcher, f"--master_port={free_port()}", supervised_ranks.__file__, str(tmp_path), server.url, "two", "2"],
-        capture_output=True, text=True, check=False, timeout=200,
+        capture_output=True, text=True, check=False, timeout=600,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     values = {}

@@ -1,6 +1,9 @@
 """The closed loop's arithmetic, and its arms against a real server for a few steps."""
 
+import time
+
 import pytest
+from support.patience import until
 from support.service import Process
 
 from entrostat.lab.many_answers import arms, closed_loop, task, teach
@@ -57,10 +60,17 @@ def test_the_thermostat_acts_in_a_short_run_and_the_plain_arm_is_left_alone(tmp_
         before = {name: value.clone() for name, value in taught.state_dict().items()}
         # The little that it was taught leaves the entropy above the band: held higher, so that there is much to do.
         held = {**arms.THERMOSTAT.rule, "hold": {"signal": "entropy_mean", "at": 2.5, "band": 0.05}}
-        for arm in (arms.PLAIN, arms.Arm("thermostat", "held", held)):
+
+        def slow_down(step):  # a step of this model takes less time than a loaded machine's server needs to answer
+            if step == 12:
+                until(lambda: client.desired("thermostat").interventions, "the rule asked for nothing")
+            if step >= 12 and not client.get("/v1/runs/thermostat/control")["in_force"]:
+                time.sleep(1.0)
+
+        for arm, on_step in ((arms.PLAIN, None), (arms.Arm("thermostat", "held", held), slow_down)):
             arms.run_arm(
                 arm, client, taught, tokenizer, run=arm.name, steps=25, seed=0, directory=tmp_path / "spool",
-                scratch=str(tmp_path), evaluate_every=10,
+                scratch=str(tmp_path), evaluate_every=10, on_step=on_step,
             )  # fmt: skip
         on = client.sql("select run, count(*) as n from event where kind = 'intervention_on' group by run")[
             0

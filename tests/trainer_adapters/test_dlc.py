@@ -348,7 +348,7 @@ def test_two_ranks_learn_as_one_process_with_all_rollouts_and_fail_together(tmp_
         for rank in range(2)
     ]  # fmt: skip
     for process in running:
-        _, errors = process.communicate(timeout=200)
+        _, errors = process.communicate(timeout=600)
         assert process.returncode == 0, errors[-2000:]
     zero, one = (torch.load(tmp_path / f"{rank}.pt", weights_only=False) for rank in range(2))
     alone_memory, whole = memory(), rollouts(1, 5, 3)

@@ -14,7 +14,6 @@ FILES = sorted(p.name for p in (HERE / "interpreted").glob("test_*.py"))
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)  # half a minute of CPU time, on a machine that others may use too
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 @pytest.mark.parametrize("file", FILES)
 def test_in_the_interpreter(file):
