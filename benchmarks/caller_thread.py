@@ -111,7 +111,9 @@ def ours(folder: Path, work: str, budget: int | None = None) -> Iterator[Log]:
         if work == "tokens":
             seen = tensors.get(id(block)) or Observed(**{k: torch.from_numpy(v) for k, v in block.items()})
             tensors[id(block)] = seen
-            recorder.add(capture(seen, measure=None, measure_all=False, budget=budget, generator=generator))
+            recorder.add(
+                capture(seen, measure=None, measure_all=False, budget=budget, generator=generator, keep=recorder.keep)
+            )
         recorder.end_step(step, scalars)
 
     yield log
@@ -225,12 +227,13 @@ ONLY_WITH_TOKENS = {"entrostat, 4,096 rows", "wandb offline, histograms"}
 
 def kept_ours(folder: Path) -> set[int]:
     """Steps in the batches that ``entrostat push`` would send."""
+    from entrostat.probe.stored_step import restore
     from entrostat.wire.codec import decode
     from entrostat.wire.spool import SpoolStream, pending_streams
 
     steps: set[int] = set()
     for pending in pending_streams(folder):
-        stream = SpoolStream.adopt(pending.path)
+        stream = SpoolStream.adopt(pending.path, restore)
         for seq, _ in stream.pending():
             tables = decode(stream.read(seq))
             if "step_metric" in tables:

@@ -1,11 +1,22 @@
 """``push``: send what waited on disk."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from entrostat.cli.options import DEFAULT_URL, Token, Url, client
+
+if TYPE_CHECKING:
+    from entrostat.wire.spool import Restore
+
+
+def _restore_where_torch_is() -> "Restore | None":
+    try:
+        from entrostat.probe.stored_step import restore
+    except ImportError:
+        return None
+    return restore
 
 
 def push(
@@ -33,7 +44,12 @@ def push(
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
         task = progress.add_task("sending", total=waiting)
-        report = push_all(root, client(url, token), lambda done: progress.update(task, completed=done.bytes_sent))
+        report = push_all(
+            root,
+            client(url, token),
+            lambda done: progress.update(task, completed=done.bytes_sent),
+            restore=_restore_where_torch_is(),
+        )
     print(f"sent {report.num_sent} batches ({report.bytes_sent} bytes) from {root}")
     if report.num_live:
         print(f"left {report.num_live} streams to the running trainers that hold them")

@@ -1,14 +1,18 @@
 """What leaves the device for a micro-batch: one asynchronous copy, on the training thread; everything else is later."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from entrostat.probe.columns import Columns, bytes_of
 from entrostat.probe.selection import Scores, select
 from entrostat.probe.token_stats import TokenStats
+from entrostat.wire.handover import Span
 
+Keep = Callable[[Sequence[memoryview]], Span | None]
+"""Copies bytes to where they outlive the process (``wire/handover.py``); None: it cannot."""
 MeasureRows = Callable[[Tensor], TokenStats]
 """Flat token indices [k] -> their statistics, under no_grad."""
 
@@ -59,25 +63,42 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """A micro-batch on its way to the host.
+    """A micro-batch on its way to the host, or on the host's disk.
 
     ``measured`` are the flat indices with candidate statistics (None: none); ``kept`` those that become token rows.
+
+    Args:
+        tensors: the copies in memory; empty where they are in ``stored``.
+        shape: (B, T).
+        measured_all: every row was measured.
+        ready: when the copies have arrived; None: they have.
+        stored: the copies where they outlive the process.
     """
 
     tensors: dict[str, Tensor]
     shape: tuple[int, int]
     measured_all: bool
     ready: torch.cuda.Event | None = None
+    stored: Columns | None = None
 
-    def wait(self) -> None:
-        """Block (on the background thread) until the copies have arrived."""
+    def host(self) -> dict[str, Tensor]:
+        """The copies. Blocks until they have arrived: call it on the background thread. Raises OSError."""
         if self.ready is not None:
             self.ready.synchronize()
+        return self.tensors if self.stored is None else self.stored.read()
+
+    def kept_by(self, keep: Keep) -> "Capture":
+        """The same, stored, where its copies have arrived and ``keep`` takes them."""
+        if self.stored is not None or (self.ready is not None and not self.ready.query()):  # type: ignore[no-untyped-call]
+            return self
+        stored = _stored(self.tensors, keep)
+        return self if stored is None else replace(self, tensors={}, ready=None, stored=stored)
 
     @property
     def nbytes(self) -> int:
-        """Bytes it holds in host memory."""
-        return sum(t.numel() * t.element_size() for t in self.tensors.values())
+        """Bytes it holds."""
+        in_memory = sum(t.numel() * t.element_size() for t in self.tensors.values())
+        return in_memory + (self.stored.span.size if self.stored else 0)
 
 
 @torch.no_grad()
@@ -88,6 +109,7 @@ def capture(
     measure_all: bool,
     budget: int | None,
     generator: torch.Generator,
+    keep: Keep | None = None,
 ) -> Capture:
     """Choose rows, measure them, start the copy to the host.
 
@@ -97,6 +119,7 @@ def capture(
         measure_all: measure every row, whatever the budget keeps.
         budget: token rows to keep; None keeps all.
         generator: for the random part of the choice, of the tensors' device.
+        keep: takes the copies of what is on the host already; None: they stay in memory.
 
     Raises:
         ValueError: rows hold several documents, and something is given one a row.
@@ -111,7 +134,7 @@ def capture(
         tensors["measured"] = measured
         stats = measure(measured)
         tensors |= {f"stats_{name}": getattr(stats, name) for name in _STATS}
-    return _to_host(tensors, (int(seen.mask.shape[0]), int(seen.mask.shape[1])), measure_all)
+    return _to_host(tensors, (int(seen.mask.shape[0]), int(seen.mask.shape[1])), measure_all, keep)
 
 
 def _check_documents(seen: Observed) -> None:
@@ -171,8 +194,16 @@ def per_token(value: Tensor, mask: Tensor) -> Tensor:
     )
 
 
-def _to_host(tensors: dict[str, Tensor], shape: tuple[int, int], measured_all: bool) -> Capture:
+def _stored(tensors: dict[str, Tensor], keep: Keep) -> Columns | None:
+    pieces = [bytes_of(tensor) for tensor in tensors.values()]
+    span = keep(pieces)
+    return None if span is None else Columns.of(tensors, span)
+
+
+def _to_host(tensors: dict[str, Tensor], shape: tuple[int, int], measured_all: bool, keep: Keep | None) -> Capture:
     on_gpu = any(t.is_cuda for t in tensors.values())
+    if not on_gpu and keep is not None and (stored := _stored(tensors, keep)) is not None:
+        return Capture({}, shape, measured_all, stored=stored)
     if not on_gpu:
         # A copy of what is the trainer's, which may reuse or change it before the background thread gets there.
         return Capture({k: v.detach().clone() if k in _FIELDS else v for k, v in tensors.items()}, shape, measured_all)

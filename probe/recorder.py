@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -12,6 +12,8 @@ from entrostat.probe.metric_record import MetricRecord, naming_rows
 from entrostat.probe.reduce import Reducer, Tables
 from entrostat.probe.rows import event_rows, metric_rows
 from entrostat.probe.signals import Parts
+from entrostat.probe.stored_step import document
+from entrostat.wire.handover import Handover, Record, Span
 from entrostat.wire.mergeable import Part
 from entrostat.wire.metric_names import Flat, flat
 from entrostat.wire.signals import INTERVENTION_PREFIX, USER_PREFIX
@@ -22,8 +24,14 @@ log = logging.getLogger("entrostat")
 class Sink(Protocol):
     """Where a recorder puts its work: the sender, or a list in a test. Never waits and never raises."""
 
-    def put(self, reduce: Callable[[], Tables], nbytes: int, what: str = "step") -> None:
-        """Take work to be done later, of about ``nbytes`` in memory."""
+    @property
+    def handover(self) -> Handover | None:
+        """Where a step's copies outlive the process; None: they stay in memory."""
+
+    def put(
+        self, reduce: Callable[[], Tables], nbytes: int, what: str = "step", *, record: Record | None = None
+    ) -> None:
+        """Take work to be done later, of about ``nbytes``; ``record`` is what ``handover`` has sealed of it."""
 
 
 @dataclass
@@ -45,6 +53,11 @@ class Recorder:
     _rollouts: list[Rollout] = field(default_factory=list)
     _began: float | None = None
     _own_s: float = 0.0
+
+    def keep(self, pieces: Sequence[memoryview]) -> Span | None:
+        """Copy bytes of the current step to where they outlive the process; None: it cannot be done."""
+        handover = self.sink.handover
+        return None if handover is None else handover.keep(pieces)
 
     def add(self, micro_batch: Capture) -> None:
         """A micro-batch of the current step."""
@@ -80,11 +93,13 @@ class Recorder:
         users = flat(metrics or {})
         told = {f"{INTERVENTION_PREFIX}{name}": Part("sum", (value,)) for name, value in (counts or {}).items()}
         known = None if self.rewards_from_responses else rollouts
-
-        def work() -> Tables:  # the training thread does not make what the sink's can
-            return self.reducer(step, captures, known, cost | user_parts(users.numbers) | told)
-
-        self.sink.put(work, sum(c.nbytes for c in captures) + 1024)
+        more = cost | user_parts(users.numbers) | told
+        captures = [c.kept_by(self.keep) for c in captures]
+        record = self._sealed(step, captures, known, more)
+        # The training thread does not make what the sink's can.
+        self.sink.put(
+            lambda: self.reducer(step, captures, known, more), sum(c.nbytes for c in captures) + 1024, record=record
+        )
         self._explain(step, users)
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
@@ -98,6 +113,14 @@ class Recorder:
         """Something that happened, for the run's record."""
         rows = event_rows(kind, message, step, detail or None)
         self.sink.put(lambda: {"event": rows}, rows.nbytes, "event")
+
+    def _sealed(self, step: int, captures: list[Capture], rollouts: list[Rollout] | None, more: Parts) -> Record | None:
+        """The step on disk, from where another process can go on; None where it is in memory alone."""
+        handover = self.sink.handover
+        if handover is None:
+            return None
+        said = document(step, captures, rollouts, more, self.reducer, self.keep) if handover.is_on else None
+        return handover.seal(said)
 
     def _explain(self, step: int, users: Flat) -> None:
         """What keys that were not seen before mean, as an event; worked out on the background thread."""

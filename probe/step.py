@@ -151,8 +151,7 @@ def _numpy(tensor: torch.Tensor) -> np.ndarray:
 
 
 def _micro_batch(micro: Capture, number: int) -> dict[str, np.ndarray]:
-    micro.wait()
-    raw = {name: _numpy(t) for name, t in micro.tensors.items()}
+    raw = {name: _numpy(t) for name, t in micro.host().items()}
     mask = raw["mask"].reshape(-1) != 0
     finite = np.isfinite(raw["logp"].reshape(-1)) & np.isfinite(raw["entropy"].reshape(-1))
     valid = mask & finite

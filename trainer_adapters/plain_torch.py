@@ -391,6 +391,7 @@ class Probe:
             measure_all=True,
             budget=None if budget is None else -(-budget // micro_batches),
             generator=self._random(seen.logp.device),
+            keep=self.session.recorder.keep,
         )
         self.session.recorder.add(micro)
 

@@ -209,9 +209,15 @@ class SupervisedTap:
         budget = self.session.options.budget
         if budget is not None:
             budget = -(-budget // max(1, getattr(self.trainer, "current_gradient_accumulation_steps", 1)))
-        generator = self._random(logp.device)
         self.session.recorder.add(
-            capture(seen, measure=measure, measure_all=measure_all, budget=budget, generator=generator)
+            capture(
+                seen,
+                measure=measure,
+                measure_all=measure_all,
+                budget=budget,
+                generator=self._random(logp.device),
+                keep=self.session.recorder.keep,
+            )
         )
 
     def _hidden_norm(self, hidden: Tensor | None) -> Tensor | None:

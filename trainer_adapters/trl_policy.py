@@ -370,6 +370,7 @@ class PolicyTap:
                 measure_all=self._scored is not None,
                 budget=budget,
                 generator=self._random(logp.device),
+                keep=self.session.recorder.keep,
             )
         )
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from entrostat.wire.handover import Record
+
 Reduce = Callable[[], dict[str, pa.Table]]
 
 
@@ -20,12 +22,19 @@ class Item:
         nbytes: memory it holds until then.
         what: ``step`` or another word for the counts.
         token_rows: token rows it will make, where that is known.
+        record: what is on disk of it already.
     """
 
     reduce: Reduce
     nbytes: int
     what: str = "step"
     token_rows: int = 0
+    record: Record | None = None
+
+    def free(self) -> None:
+        """Its rows are kept elsewhere, or lost for good."""
+        if self.record is not None:
+            self.record.free()
 
 
 class ByteBoundedQueue:

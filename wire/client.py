@@ -19,7 +19,7 @@ from entrostat.wire.codec import CONTENT_TYPE
 from entrostat.wire.errors import Refused, ServerDown, SpoolBusy, SpoolError
 from entrostat.wire.messages import Ack, DesiredState, StreamOpen, StreamOpened
 from entrostat.wire.retry import Backoff, Verdict, verdict_on
-from entrostat.wire.spool import PendingStream, SpoolStream, pending_streams
+from entrostat.wire.spool import PendingStream, Restore, SpoolStream, pending_streams
 
 _Answer = TypeVar("_Answer", bound=BaseModel)
 
@@ -289,11 +289,13 @@ def push(
     client: Client,
     on_progress: Callable[[PushProgress], None] = lambda _: None,
     patience_s: float = 60.0,
+    restore: Restore | None = None,
 ) -> PushReport:
     """Send every stream under ``root`` that no live process holds, oldest first; remove what the server took.
 
     Args:
         patience_s: how long a server that is away or busy is tried before giving up; nothing is lost by giving up.
+        restore: reduces steps that a killed process had handed over; ``probe.stored_step.restore``, where torch is.
 
     Raises:
         SpoolError: ``root`` is not a directory or cannot be read.
@@ -305,7 +307,7 @@ def push(
     try:
         for pending in found:
             if not pending.is_live:
-                _adopt(pending, held, report)
+                _adopt(pending, restore, held, report)
         # The server names a second session of a run by the order in which it hears of them.
         held.sort(key=lambda pair: (pair[1].opening.started.timestamp(), pair[1].opening.rank))
         for pending, stream in held:
@@ -317,9 +319,16 @@ def push(
     return report
 
 
-def _adopt(pending: PendingStream, held: list[tuple[PendingStream, SpoolStream]], report: PushReport) -> None:
+def _adopt(
+    pending: PendingStream,
+    restore: Restore | None,
+    held: list[tuple[PendingStream, SpoolStream]],
+    report: PushReport,
+) -> None:
     try:
-        held.append((pending, SpoolStream.adopt(pending.path)))
+        stream = SpoolStream.adopt(pending.path, restore)
+        held.append((pending, stream))
+        report.problems.extend(stream.problems)
     except SpoolBusy:
         report.num_live += 1
     except SpoolError as error:

@@ -127,14 +127,16 @@ class Journal:
             message = f"A {item.what} could not be recorded: {type(error).__name__}: {error}"
             self._notices.warn(message, {"what": item.what, "error": type(error).__name__})
             self._tally.add("failed_items")
+            item.free()
             return
         finally:
             self._queue.free(item)
         for name, table in tables.items():
             self._rows.setdefault(name, []).append(table)
             self._rows_bytes += table.nbytes
-        if self._linger_s > 0:  # they outlive this process, should it be killed while they linger
-            self._outbox.note(tables)
+        if self._linger_s > 0 or item.record is not None:  # they outlive this process, should it be killed now
+            self._outbox.note(tables, item.record.number if item.record else 0)
+        item.free()
 
     def _write(self) -> None:
         tables = {name: pa.concat_tables(parts) for name, parts in self._rows.items() if parts}

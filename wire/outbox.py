@@ -43,6 +43,7 @@ class Outbox:
         """Give the batch its number, for good, and keep it. Never raises for a disk that refuses."""
         self.rescue()  # first, so that the disk never holds a later batch without an earlier one
         with self._disk:
+            self.stream.count(self.next_seq + 1)
             on_disk = not self.memory_bytes and self._written(self.next_seq, body)
         with self.changed:
             self._waiting[self.next_seq] = _Waiting(len(body), None if on_disk else body)
@@ -53,10 +54,10 @@ class Outbox:
         self._tally.add("batches_written")
         self._tally.add("bytes", len(body))
 
-    def note(self, tables: Tables) -> None:
+    def note(self, tables: Tables, of_step: int = 0) -> None:
         """Keep rows of the next batch on disk until it is written whole. A disk that refuses is left alone."""
         with contextlib.suppress(OSError, pa.ArrowException):  # the batch itself will meet the same, and say so
-            self.stream.append(self.next_seq, encode_plain(tables))
+            self.stream.append(self.next_seq, encode_plain(tables), of_step)
 
     def rescue(self) -> None:
         """Write to disk what had to stay in memory, oldest first, until the disk refuses again."""

@@ -18,6 +18,7 @@ from pathlib import Path
 from entrostat.wire.bounded_queue import ByteBoundedQueue, Item, Reduce
 from entrostat.wire.client import Client
 from entrostat.wire.counters import Counters, Tally
+from entrostat.wire.handover import Handover, Record
 from entrostat.wire.journal import Journal
 from entrostat.wire.messages import DesiredState, StreamOpen, Thresholds
 from entrostat.wire.notices import Notices
@@ -66,6 +67,7 @@ class Sender:
         self._tally, self._notices = Tally(), Notices()
         self._queue = ByteBoundedQueue(max_queue_bytes)
         self._stream = SpoolStream.create(root, opening, stream_id or secrets.token_hex(16))
+        self._handover = Handover(self._stream.path)
         self._outbox = Outbox(self._stream, self._tally, self._notices)
         self._journal = Journal(
             self._queue, self._outbox, self._tally, self._notices, linger_s, max_queue_bytes, max_spool_bytes
@@ -83,7 +85,14 @@ class Sender:
             thread.start()
         atexit.register(self.close)
 
-    def put(self, reduce: Reduce, nbytes: int, what: str = "step", token_rows: int = 0) -> None:
+    @property
+    def handover(self) -> Handover:
+        """Where the training thread keeps what a step's ``reduce`` will read, if it is to outlive the process."""
+        return self._handover
+
+    def put(
+        self, reduce: Reduce, nbytes: int, what: str = "step", token_rows: int = 0, record: Record | None = None
+    ) -> None:
         """Hand over work for the journal thread. Never waits, never raises; without room it is dropped and counted.
 
         Args:
@@ -91,12 +100,21 @@ class Sender:
             nbytes: memory it holds until then.
             what: a word for the counts and warnings.
             token_rows: token rows it will make, where known, so that a drop can count them.
+            record: what of it ``handover`` has sealed.
         """
         if os.getpid() != self._pid:  # a forked child has none of our threads, and perhaps a lock held for ever
             self._dropped_in_child += 1
             return
-        if self._queue.put(Item(reduce, nbytes, what, token_rows)):
+        if self._handover.trouble is not None:
+            self._notices.say_once(
+                "handover",
+                f"entrostat: {self._handover.trouble}, in {self._stream.path}. Steps wait in memory until their rows are "
+                "made: a killed trainer may lose the last of them.",
+            )
+        item = Item(reduce, nbytes, what, token_rows, record)
+        if self._queue.put(item):
             return
+        item.free()
         self._tally.add("dropped_items")
         self._tally.add("dropped_token_rows", token_rows)
         if self._is_closed:  # no batch is left to say so in
@@ -163,6 +181,7 @@ class Sender:
             self._uplink.stop()
             self._threads[1].join(1.0)
         self._outbox.rescue()
+        self._handover.close()
         self._stream.release()
         self._say_what_is_left()
 

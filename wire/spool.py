@@ -1,7 +1,8 @@
 """Batches on disk until the server has them: ``<root>/<run_id>/<stream_id>/<seq>.batch``, beside ``open.json``.
 
 A batch appears whole or not at all: temporary name, fsync, rename, fsync of the directory. Until then its rows are in
-``<seq>.tail`` (``wire/tail.py``), from which ``adopt`` makes the batch that a dead process did not come to. A live
+``<seq>.tail`` (``wire/tail.py``), and steps that have no rows yet in ``*.step`` (``wire/handover.py``): of both,
+``adopt`` makes the batches that a dead process did not come to. ``next`` is the number of the next batch. A live
 process holds a lock on the stream's directory, so ``entrostat push`` leaves it alone. Names come from ``RunId``,
 ``StreamId`` and integers only; nothing from a server or a batch is ever used as a path.
 """
@@ -11,8 +12,9 @@ import fcntl
 import json
 import os
 import re
+import struct
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -21,11 +23,16 @@ import pyarrow as pa
 from pydantic import TypeAdapter, ValidationError
 
 from entrostat.wire import tail
-from entrostat.wire.codec import encode
+from entrostat.wire.codec import Tables, encode
 from entrostat.wire.errors import SpoolBusy, SpoolError
+from entrostat.wire.handover import SUFFIX as _STEP
+from entrostat.wire.handover import Left, left_in
 from entrostat.wire.messages import RunId, StreamId, StreamOpen
 
-_OPEN, _LOCK, _REJECTED, _BATCH, _TAIL = "open.json", "lock", "rejected", ".batch", ".tail"
+_OPEN, _LOCK, _REJECTED, _NEXT, _BATCH, _TAIL = "open.json", "lock", "rejected", "next", ".batch", ".tail"
+_COUNT = struct.Struct("<Q")
+Restore = Callable[[bytes, memoryview], Tables]
+"""Document and data of a step that was handed over (``wire/handover.py``) -> its rows."""
 _NUMBERED = re.compile(r"[0-9]{12}\.(batch|tail)")
 _RUN_ID: TypeAdapter[str] = TypeAdapter(RunId)
 _STREAM_ID: TypeAdapter[str] = TypeAdapter(StreamId)
@@ -40,6 +47,8 @@ class SpoolStream:
     def __init__(self, path: Path, lock_fd: int, opening: StreamOpen) -> None:
         self.path, self.opening, self.stream_id = path, opening, path.name
         self._lock_fd: int | None = lock_fd
+        self._next_fd: int | None = None
+        self.problems: list[str] = []
         _HELD.add(self)
 
     @classmethod
@@ -57,14 +66,21 @@ class SpoolStream:
                 if (path / _OPEN).exists():
                     raise SpoolError(f"{path} holds this stream already: a stream is written once, take a new id")
                 _write_whole(path / _OPEN, opening.json_bytes())
+                next_fd = os.open(path / _NEXT, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+                os.write(next_fd, _COUNT.pack(0))
             except (OSError, SpoolError):
                 os.close(lock_fd)
                 raise
-        return cls(path, lock_fd, opening)
+        stream = cls(path, lock_fd, opening)
+        stream._next_fd = next_fd
+        return stream
 
     @classmethod
-    def adopt(cls, path: Path) -> Self:
-        """A stream that no live process holds.
+    def adopt(cls, path: Path, restore: Restore | None = None) -> Self:
+        """A stream that no live process holds. What could not be made a batch is in ``problems``, and stays.
+
+        Args:
+            restore: reduces what was handed over and not reduced.
 
         Raises:
             SpoolBusy: a live process holds it.
@@ -78,17 +94,30 @@ class SpoolStream:
                 os.close(lock_fd)
                 raise SpoolError(f"{path / _OPEN} cannot be read, so its batches cannot be sent: {error}") from error
         stream = cls(path, lock_fd, opening)
-        with _explained(path):
-            stream._recover()
+        try:
+            with _explained(path):
+                stream._recover(restore)
+        except BaseException:
+            stream.let_go()
+            raise
         return stream
 
-    def append(self, seq: int, record: pa.Buffer) -> None:
+    def count(self, next_seq: int) -> None:
+        """Note the next batch's number: of what was sent from memory nothing else is left. A disk may refuse."""
+        if self._next_fd is not None:
+            with contextlib.suppress(OSError):
+                os.pwrite(self._next_fd, _COUNT.pack(next_seq), 0)
+
+    def append(self, seq: int, record: pa.Buffer, of_step: int = 0) -> None:
         """Keep rows of a batch that is not written yet, safe from the end of this process, not from that of the host.
+
+        Args:
+            of_step: the number of the handed-over step that they are; 0: of none.
 
         Raises:
             OSError: as ``write``.
         """
-        tail.append(self._tail(seq), record)
+        tail.append(self._tail(seq), record, of_step)
 
     def write(self, seq: int, body: bytes) -> None:
         """Keep a batch; it is on the disk when this returns. Raises OSError (disk full, permission)."""
@@ -123,11 +152,13 @@ class SpoolStream:
             return
         with contextlib.suppress(OSError):  # whatever cannot be removed is harmless: push skips an empty stream
             self._remove_if_empty()
-        os.close(self._lock_fd)
-        self._lock_fd = None
+        for fd in (self._lock_fd, self._next_fd):
+            if fd is not None:
+                os.close(fd)
+        self._lock_fd = self._next_fd = None
 
-    def let_go_in_child(self) -> None:
-        """After a fork: the child drops its copy of the lock, so that the lock ends with the parent."""
+    def let_go(self) -> None:
+        """Leave everything as it is. A forked child does so with its copy of the lock, which ends with the parent."""
         if self._lock_fd is not None:
             os.close(self._lock_fd)
             self._lock_fd = None
@@ -138,17 +169,61 @@ class SpoolStream:
     def _tail(self, seq: int) -> Path:
         return self.path / f"{seq:012d}{_TAIL}"
 
-    def _recover(self) -> None:
+    def _recover(self, restore: Restore | None) -> None:
         """Make batches of the tails that have none, under their numbers: what was sent after all, the ledger knows."""
-        tails, written = _numbered(self.path, _TAIL), _numbered(self.path, _BATCH)
-        for seq in tails.keys() - written.keys():
-            if rows := tail.read(self._tail(seq)):
-                self.write(seq, encode(rows))
+        tails, written, last_step = _numbered(self.path, _TAIL), _numbered(self.path, _BATCH), 0
+        known = [*tails, *written, *_numbered(self.path / _REJECTED, _BATCH)]
+        next_seq = max(self._counted(), 1 + max(known, default=-1))
         for seq in tails:
+            rows, of_step = tail.read(self._tail(seq))
+            last_step = max(last_step, of_step)
+            if rows and seq not in written:
+                _write_whole(self._file(seq), encode(rows))
+        self._set_count(next_seq)
+        stay = self._reduce([left for left in left_in(self.path) if left.number > last_step], next_seq, restore)
+        for path in self.path.glob(f"*{_STEP}"):  # never handed over, or rows by now, or torn when the host ended
+            if path not in stay:
+                path.unlink(missing_ok=True)
+        for seq in tails:  # after the steps that became part of them
             self._tail(seq).unlink(missing_ok=True)
+
+    def _reduce(self, found: list[Left], next_seq: int, restore: Restore | None) -> set[Path]:
+        """Make a batch of each step that was handed over and never reduced; returns the files that stay."""
+        if found and restore is None:
+            self.problems.append(
+                f"{self.path}: {len(found)} steps were handed over and never reduced, which takes torch: push from an "
+                "environment that has it"
+            )
+            return {left.path for left in found}
+        stay = set()
+        for left in found:
+            try:
+                body = encode(restore(*left.read()))  # type: ignore[misc]  # None was told of above
+            except Exception as error:  # noqa: BLE001 - whatever it is, the other steps are not to be held up by it
+                self.problems.append(f"{left.path} cannot be reduced: {type(error).__name__}: {error}")
+                stay.add(left.path)
+                continue
+            seq = next_seq if left.seq is None else left.seq
+            next_seq = max(next_seq, seq + 1)
+            left.becomes(seq)  # first: whoever comes after us, were we stopped here, makes the same batch again
+            self._set_count(next_seq)
+            _write_whole(self._file(seq), body)
+            left.path.unlink()
+        return stay
+
+    def _counted(self) -> int:
+        with contextlib.suppress(OSError, struct.error):
+            count: int = _COUNT.unpack((self.path / _NEXT).read_bytes())[0]
+            return count
+        return 0
+
+    def _set_count(self, next_seq: int) -> None:
+        (self.path / _NEXT).write_bytes(_COUNT.pack(next_seq))
 
     def _remove_if_empty(self) -> None:
         if self.pending() or (self.path / _REJECTED).exists() or any(_numbered(self.path, _TAIL).values()):
+            return
+        if left_in(self.path):
             return
         # The lock goes last: whoever opened it meanwhile sees that the file it locked is gone.
         for name in [*(n for n in os.listdir(self.path) if n != _LOCK), _LOCK]:
@@ -162,7 +237,7 @@ _HELD: weakref.WeakSet[SpoolStream] = weakref.WeakSet()
 
 def _let_go_in_child() -> None:
     for stream in list(_HELD):
-        stream.let_go_in_child()
+        stream.let_go()
 
 
 os.register_at_fork(after_in_child=_let_go_in_child)
@@ -175,7 +250,7 @@ class PendingStream:
     Args:
         path: its directory.
         run_id: the run it was made for, from the directory's name.
-        num_batches: batches that wait, one whose rows are in a tail still among them.
+        num_batches: batches that wait; what is rows in a tail still, or a step that was never reduced, among them.
         num_bytes: their size.
         num_rejected: batches kept aside because the server refused them.
         is_live: a running process holds it and sends them itself.
@@ -204,9 +279,9 @@ def pending_streams(root: Path) -> Iterator[PendingStream]:
         with _explained(path):
             tails = {seq: size for seq, size in _numbered(path, _TAIL).items() if size}
             batches, rejected = tails | _numbered(path, _BATCH), _batches_in(path / _REJECTED)
-            if batches or rejected:
-                size = sum(batches.values())
-                yield PendingStream(path, path.parent.name, len(batches), size, len(rejected), is_live(path))
+            sizes = [*batches.values(), *(left.size for left in left_in(path))]
+            if sizes or rejected:
+                yield PendingStream(path, path.parent.name, len(sizes), sum(sizes), len(rejected), is_live(path))
 
 
 def is_live(path: Path) -> bool:

@@ -20,7 +20,9 @@ class Sink:
     def __init__(self):
         self.work = []
 
-    def put(self, reduce, nbytes, what="step"):
+    handover = None
+
+    def put(self, reduce, nbytes, what="step", record=None):
         self.work.append(reduce)
 
     def batches(self):

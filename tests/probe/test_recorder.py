@@ -18,7 +18,9 @@ class Kept:
     def __init__(self):
         self.batches = []
 
-    def put(self, reduce, nbytes, what="step"):
+    handover = None
+
+    def put(self, reduce, nbytes, what="step", record=None):
         assert nbytes > 0
         self.batches.append(reduce())
 

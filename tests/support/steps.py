@@ -102,9 +102,9 @@ def measure_of(step):
     return measure
 
 
-def captured(step, budget=None, seed=0, measure_all=False) -> Capture:
+def captured(step, budget=None, seed=0, measure_all=False, keep=None) -> Capture:
     """The step as one micro-batch on its way to the host."""
     generator = torch.Generator().manual_seed(seed)
     return capture(
-        observed(step), measure=measure_of(step), measure_all=measure_all, budget=budget, generator=generator
+        observed(step), measure=measure_of(step), measure_all=measure_all, budget=budget, generator=generator, keep=keep
     )

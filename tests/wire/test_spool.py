@@ -28,7 +28,7 @@ def test_a_batch_stays_until_it_is_deleted(stream, tmp_path):
     stream.write(1, b"one")
     stream.write(0, b"zero!")
     assert stream.path == tmp_path / "run" / ID
-    assert names(stream.path) == ["000000000000.batch", "000000000001.batch", "lock", "open.json"]
+    assert names(stream.path) == ["000000000000.batch", "000000000001.batch", "lock", "next", "open.json"]
     assert stream.pending() == [(0, 5), (1, 3)]
     assert stream.read(1) == b"one"
     stream.delete(0)
@@ -54,7 +54,7 @@ def test_a_disk_that_refuses_leaves_nothing_half_written(stream, monkeypatch):
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
         stream.write(0, b"zero")
-    assert names(stream.path) == ["lock", "open.json"]
+    assert names(stream.path) == ["lock", "next", "open.json"]
 
 
 def test_a_finished_stream_leaves_no_trace(stream, tmp_path):

@@ -251,6 +251,7 @@ class EngineRun:
                 measure_all=True,
                 budget=None if budget is None else -(-budget * len(logp) // max(self._num_responses, len(logp))),
                 generator=self._random(logp.device),
+                keep=self.session.recorder.keep,
             )
         )
 
