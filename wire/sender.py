@@ -108,8 +108,8 @@ class Sender:
         if self._handover.trouble is not None:
             self._notices.say_once(
                 "handover",
-                f"entrostat: {self._handover.trouble}, in {self._stream.path}. Steps wait in memory until their rows are "
-                "made: a killed trainer may lose the last of them.",
+                f"entrostat: {self._handover.trouble}, in {self._stream.path}. From now on steps wait in memory until "
+                "their rows are made: a killed trainer may lose the last of them.",
             )
         item = Item(reduce, nbytes, what, token_rows, record)
         if self._queue.put(item):

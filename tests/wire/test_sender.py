@@ -19,6 +19,7 @@ from entrostat.wire import journal, uplink
 from entrostat.wire.client import Client, push
 from entrostat.wire.codec import decode
 from entrostat.wire.errors import SpoolError
+from entrostat.wire.handover import left_in
 from entrostat.wire.spool import SpoolStream, pending_streams
 from entrostat.wire.tables import EVENT, TOKEN
 
@@ -367,6 +368,48 @@ def test_what_waited_in_memory_is_written_when_the_disk_takes_it(make_sender, st
     assert list(tmp_path.rglob("*.batch")) == []
     full_disk.clear()
     until(lambda: spooled_steps(tmp_path) == [0, 1, 2])
+
+
+def test_a_disk_that_takes_no_step_is_told_of_once_and_steps_go_their_way(
+    server, make_sender, step, monkeypatch, caplog
+):
+    sender = make_sender(server.url)
+
+    def refuse(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwritev", refuse)
+    for number in range(3):
+        assert sender.handover.keep([memoryview(b"abc")]) is None
+        sender.put(step(number), 100, record=sender.handover.seal(b"about"))
+    assert sender.flush(PATIENCE_S)
+    assert server.steps() == [0, 1, 2]
+    assert len([r for r in caplog.records if "a killed trainer may lose" in r.message]) == 1
+
+
+def test_what_was_handed_over_is_let_go_when_its_rows_are_kept_or_dropped(make_sender, step, tmp_path):
+    sender = make_sender(None, max_queue_bytes=1000)
+    gate = threading.Event()
+
+    def handed():
+        sender.handover.keep([memoryview(b"abc")])
+        return sender.handover.seal(b"about")
+
+    def broken():
+        gate.wait(PATIENCE_S)
+        raise RuntimeError("no")
+
+    sender.put(broken, 600, record=handed())
+    sender.put(step(1), 300, record=handed())
+    sender.put(step(2), 300, record=handed())  # no room
+    [stream] = (path.parent for path in tmp_path.rglob("open.json"))
+    assert len(left_in(stream)) == 2
+    gate.set()
+    sender.flush(PATIENCE_S)
+    assert left_in(stream) == []
+    sender.close()
+    assert spooled_steps(tmp_path) == [1]
+    assert not list(tmp_path.rglob("*.step"))
 
 
 def test_with_disk_and_memory_full_the_queue_fills_and_the_drop_is_counted(make_sender, step, full_disk, tmp_path):
