@@ -4,7 +4,8 @@ A file holds one step: a head, the data as the caller gave it, and a document th
 written last, so that a step without one was never handed over, and is wiped when the step's rows are in a tail
 (``wire/tail.py``) or a batch. Files are used again: copying to pages that exist costs a tenth of copying to new ones
 (``benchmarks/caller_thread.py``). Nothing is synced: a killed process loses nothing, a host that loses power may. So a
-head names the boot of the host it was written in, and counts in that boot alone.
+head names the boot of the host it was written in, and counts in that boot alone. On a file system of another host,
+which may keep a writer waiting for as long as the network is away, steps are not kept: training never waits.
 """
 
 import contextlib
@@ -39,7 +40,7 @@ class Handover:
 
     def __init__(self, directory: Path) -> None:
         self._directory, self._pid = directory, os.getpid()
-        self._boot = boot()
+        self._boot = boot() if is_local(directory) else None
         self._free: deque[StepFile] = deque()
         self._all: list[StepFile] = []
         self._current: StepFile | None = None
@@ -49,7 +50,7 @@ class Handover:
 
     @property
     def is_on(self) -> bool:
-        """Whether steps can be kept here: not after the disk refused one, in a forked child, or without a boot's id."""
+        """Whether steps can be kept here: not after the disk refused one, not in a forked child; see the module."""
         return self._boot is not None and self.trouble is None and self._pid == os.getpid()
 
     def keep(self, pieces: Sequence[memoryview]) -> "Span | None":
@@ -260,6 +261,27 @@ def boot() -> bytes | None:
         return bytes.fromhex(Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", ""))
     except (OSError, ValueError):
         return None
+
+
+_OF_OTHERS = {
+    "9p", "afs", "beegfs", "ceph", "cifs", "glusterfs", "gpfs", "lustre", "nfs", "nfs4", "ocfs2", "orangefs", "pvfs2",
+    "smb3", "smbfs", "wekafs",
+}  # fmt: skip
+
+
+def is_local(directory: Path, mounts: Path = Path("/proc/self/mountinfo")) -> bool:
+    """Whether the directory is on a file system of this host's own; False where the system does not say."""
+    best, kind = "", ""
+    real = os.path.realpath(directory)
+    try:
+        for line in mounts.read_text().splitlines():
+            mounted, described = line.split(" - ", maxsplit=1)
+            at = mounted.split(" ")[4].replace("\\040", " ")
+            if len(at) >= len(best) and (real == at or real.startswith(at.rstrip("/") + "/")):
+                best, kind = at, described.split(" ")[0]
+    except (OSError, ValueError, IndexError):
+        return False
+    return bool(kind) and kind not in _OF_OTHERS and not kind.startswith("fuse")
 
 
 def _write_all(fd: int, pieces: Sequence[memoryview], at: int) -> None:

@@ -21,6 +21,10 @@ MAX_BATCH_BYTES = 32 * 2**20
 """Rows of a batch before compression: well under what a server takes (``codec.MAX_DECOMPRESSED_BYTES``)."""
 
 _RESCUE_EVERY_S = 1.0
+_FEW_WAITING = 2
+_LONGER = 10
+"""With more batches waiting than a few, rows linger so many times longer: a server takes one large batch far faster
+than many small ones (``benchmarks/server_ingest.py``), and nobody waits for this one while others are before it."""
 
 
 class Journal:
@@ -104,8 +108,12 @@ class Journal:
 
     def _patience_s(self) -> float | None:
         if self._since is not None:
-            return max(0.0, self._since + self._linger_s - time.monotonic())
+            return max(0.0, self._since + self._linger_now_s - time.monotonic())
         return _RESCUE_EVERY_S if self._outbox.memory_bytes else None
+
+    @property
+    def _linger_now_s(self) -> float:
+        return self._linger_s * (_LONGER if self._outbox.num_waiting > _FEW_WAITING else 1)
 
     def _is_due(self) -> bool:
         if self._since is None:
@@ -114,7 +122,7 @@ class Journal:
         return (
             in_a_hurry
             or self._rows_bytes >= MAX_BATCH_BYTES
-            or time.monotonic() >= self._since + self._linger_s
+            or time.monotonic() >= self._since + self._linger_now_s
             or (self._closing.is_set() and not len(self._queue))
         )
 

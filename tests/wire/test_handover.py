@@ -156,6 +156,42 @@ def test_without_the_boots_name_and_in_a_forked_child_nothing_is_kept(tmp_path, 
     assert Handover(tmp_path).keep(pieces(b"abc")) is None
 
 
+MOUNTS = """22 1 254:0 / / rw,relatime - ext4 /dev/vda rw
+40 22 0:35 / /home rw,relatime shared:1 - nfs4 server:/home rw
+41 40 0:36 / /home/anna/my\\040disk rw - xfs /dev/sdb rw
+42 22 0:37 / /data rw - fuse.sshfs anna@far:/ rw
+43 22 0:38 / /dev/shm rw - tmpfs tmpfs rw
+"""
+
+
+@pytest.mark.parametrize(
+    ("directory", "expected"),
+    [("/", True), ("/tmp/x", True), ("/homeless", True), ("/home", False), ("/home/anna/runs", False),
+     ("/home/anna/my disk/runs", True), ("/data/x", False), ("/dev/shm/x", True)],
+)  # fmt: skip
+def test_a_file_system_of_another_host_is_known(tmp_path, directory, expected):
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(MOUNTS)
+
+    assert handover.is_local(directory, mounts) is expected
+
+
+def test_where_the_system_does_not_say_a_directory_is_not_local(tmp_path):
+    assert not handover.is_local(tmp_path, tmp_path / "none")
+    (tmp_path / "odd").write_text("nothing of the kind")
+    assert not handover.is_local(tmp_path, tmp_path / "odd")
+
+
+def test_on_a_file_system_of_another_host_training_never_waits_for_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(handover, "is_local", lambda directory: False)
+    given = Handover(tmp_path)
+
+    assert given.keep(pieces(b"abc")) is None
+    assert given.seal(b"about") is None
+    assert given.trouble is None
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_steps_that_were_never_reduced_become_batches_behind_those_there_were(stream, tmp_path):
     given = Handover(stream.path)
     stream.write(0, encode(metric(1)))

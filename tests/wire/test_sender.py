@@ -245,6 +245,22 @@ def test_an_answer_that_is_not_an_acknowledgement_deletes_nothing(server, make_s
     until(lambda: spooled_steps(tmp_path) == [1])
 
 
+def test_while_batches_wait_for_the_server_the_next_ones_grow(server, make_sender, step):
+    server.script.extend(["hang"] * 100)
+    sender = make_sender(server.url, linger_s=1.0)
+    for number in range(3):
+        sender.put(step(number), 100)
+        assert not sender.flush(0.2)  # written, and not taken
+    until(lambda: sender.counters.batches_written == 3)
+    sender.put(step(3), 100)
+    time.sleep(2.5)
+    assert sender.counters.batches_written == 3, "nobody waits for it"
+    server.script.clear()
+    server.let_go.set()
+    assert sender.flush(PATIENCE_S)
+    assert server.steps() == [0, 1, 2, 3]
+
+
 # --- what the trainer feels
 
 
