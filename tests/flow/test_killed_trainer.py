@@ -18,7 +18,9 @@ import os, pathlib, signal, sys, threading
 import torch
 import entrostat
 from entrostat.probe.reduce import Reducer
+from entrostat.wire import handover
 
+handover.is_local = lambda directory: True  # wherever the tests' folder may be
 in_hand, reduce = threading.Event(), Reducer.__call__
 def held_up(self, step, *given):
     if step < 3:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from support.patience import PATIENCE_S, until
 
-from entrostat.wire import journal, uplink
+from entrostat.wire import handover, journal, uplink
 from entrostat.wire.client import Client, push
 from entrostat.wire.codec import decode
 from entrostat.wire.errors import SpoolError
@@ -386,6 +386,13 @@ def test_what_waited_in_memory_is_written_when_the_disk_takes_it(make_sender, st
     until(lambda: spooled_steps(tmp_path) == [0, 1, 2])
 
 
+@pytest.fixture
+def own_disk(monkeypatch):
+    """Wherever the tests' folder may be."""
+    monkeypatch.setattr(handover, "is_local", lambda directory: True)
+
+
+@pytest.mark.usefixtures("own_disk")
 def test_a_disk_that_takes_no_step_is_told_of_once_and_steps_go_their_way(
     server, make_sender, step, monkeypatch, caplog
 ):
@@ -403,6 +410,7 @@ def test_a_disk_that_takes_no_step_is_told_of_once_and_steps_go_their_way(
     assert len([r for r in caplog.records if "a killed trainer may lose" in r.message]) == 1
 
 
+@pytest.mark.usefixtures("own_disk")
 def test_what_was_handed_over_is_let_go_when_its_rows_are_kept_or_dropped(make_sender, step, tmp_path):
     sender = make_sender(None, max_queue_bytes=1000)
     gate = threading.Event()
