@@ -17,11 +17,16 @@ import time
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
+MODELS = (("0.3 M parameters", 3, 96), ("6 M parameters", 8, 256), ("38 M parameters", 12, 512))
+"""Name, layers, width."""
+
+
 def main() -> None:
-    """Print a table of the two models."""
+    """Print a table of the models."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--only", default="", help="models whose name begins so")
     chosen = parser.parse_args()
     logging.getLogger("entrostat").setLevel(logging.ERROR)  # it says, rightly, that no server answers
     from entrostat.lab.many_answers import task, teach
@@ -30,7 +35,7 @@ def main() -> None:
     tokenizer = task.make_tokenizer()
     print("| model | plain step ms | ratio attached / plain: median (min to max) | probe_ms median | rounds |")
     print("|---|---|---|---|---|")
-    for name, layers, width in (("0.3 M parameters", 3, 96), ("6 M parameters", 8, 256)):
+    for name, layers, width in (model for model in MODELS if model[0].startswith(chosen.only)):
         model = teach.make_model(tokenizer, layers=layers, width=width)
         teach.teach(model, tokenizer, steps=20)
         plain, ratios = [], []

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from entrostat.probe.columns import Columns, bytes_of
+from entrostat.probe.columns import Columns, packed
 from entrostat.probe.selection import Scores, select
 from entrostat.probe.token_stats import TokenStats
-from entrostat.wire.handover import Span
+from entrostat.wire.handover import Bytes, Span
 
-Keep = Callable[[Sequence[memoryview]], Span | None]
+Keep = Callable[[Sequence[Bytes]], Span | None]
 """Copies bytes to where they outlive the process (``wire/handover.py``); None: it cannot."""
 MeasureRows = Callable[[Tensor], TokenStats]
 """Flat token indices [k] -> their statistics, under no_grad."""
@@ -65,7 +65,8 @@ class Observed:
 class Capture:
     """A micro-batch on its way to the host, or on the host's disk.
 
-    ``measured`` are the flat indices with candidate statistics (None: none); ``kept`` those that become token rows.
+    ``measured`` are the flat indices with candidate statistics (absent: none); ``kept`` those that become token rows
+    (absent: all that are valid).
 
     Args:
         tensors: the copies in memory; empty where they are in ``stored``.
@@ -125,12 +126,12 @@ def capture(
         ValueError: rows hold several documents, and something is given one a row.
     """
     _check_documents(seen)
-    valid = seen.mask.reshape(-1) != 0
     tensors = {name: value for name in _FIELDS if (value := getattr(seen, name)) is not None}
-    rows, reason = _kept_rows(seen, valid, budget, generator)
-    tensors["kept"], tensors["reason"] = rows, reason
+    kept = _kept_rows(seen, budget, generator)
+    if kept is not None:
+        tensors["kept"], tensors["reason"] = kept
     if measure is not None:
-        measured = _all_rows(valid) if measure_all else rows
+        measured = _all_rows(_valid(seen)) if measure_all or kept is None else kept[0]
         tensors["measured"] = measured
         stats = measure(measured)
         tensors |= {f"stats_{name}": getattr(stats, name) for name in _STATS}
@@ -150,6 +151,10 @@ _FIELDS = Observed.__dataclass_fields__
 _STATS = ("top_ids", "top_logps", "rank", "sum_p2", "support95", "self_certainty", "logsumexp")
 
 
+def _valid(seen: Observed) -> Tensor:
+    return seen.mask.reshape(-1) != 0
+
+
 def _all_rows(valid: Tensor) -> Tensor:
     # On a GPU the number of valid rows is not known without waiting for it; padding is dropped on the host.
     if valid.device.type == "cpu":
@@ -157,10 +162,14 @@ def _all_rows(valid: Tensor) -> Tensor:
     return torch.arange(valid.numel(), device=valid.device)
 
 
-def _kept_rows(seen: Observed, valid: Tensor, budget: int | None, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def _kept_rows(seen: Observed, budget: int | None, generator: torch.Generator) -> tuple[Tensor, Tensor] | None:
+    """Flat indices and reasons of the rows to keep; None: all of them."""
+    if budget is None or budget >= seen.mask.numel():
+        return None
+    valid = _valid(seen)
     rows = _all_rows(valid)
-    if budget is None or budget >= rows.numel():
-        return rows, torch.zeros(rows.numel(), dtype=torch.uint8, device=rows.device)
+    if budget >= rows.numel():
+        return None
     index, reason = select(_scores(seen, rows), valid[rows], budget, generator)
     return rows[index], reason
 
@@ -195,9 +204,9 @@ def per_token(value: Tensor, mask: Tensor) -> Tensor:
 
 
 def _stored(tensors: dict[str, Tensor], keep: Keep) -> Columns | None:
-    pieces = [bytes_of(tensor) for tensor in tensors.values()]
+    pieces, layout = packed(tensors)
     span = keep(pieces)
-    return None if span is None else Columns.of(tensors, span)
+    return None if span is None else Columns(layout, span)
 
 
 def _to_host(tensors: dict[str, Tensor], shape: tuple[int, int], measured_all: bool, keep: Keep | None) -> Capture:

@@ -3,88 +3,78 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from entrostat.wire.handover import Span
+from entrostat.wire.handover import Bytes, Span
 
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One tensor: its name, dtype as torch names it, shape, and where its bytes begin."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    offset: int
-
-    @property
-    def nbytes(self) -> int:
-        """Its size."""
-        return math.prod(self.shape) * _dtype(self.dtype).itemsize
+Layout = dict[str, tuple[str, tuple[int, ...], int]]
+"""Name -> dtype as torch names it, shape, and where its bytes begin."""
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
     """Tensors, one behind the other, in a span."""
 
-    columns: tuple[Column, ...]
+    layout: Layout
     span: Span
-
-    @classmethod
-    def of(cls, tensors: Mapping[str, Tensor], span: Span) -> "Columns":
-        """As their bytes were kept, in their order."""
-        made, offset = [], 0
-        for name, tensor in tensors.items():
-            dtype = str(tensor.dtype).removeprefix("torch.")
-            made.append(Column(name, dtype, tuple(tensor.shape), offset))
-            offset += made[-1].nbytes
-        return cls(tuple(made), span)
 
     def read(self) -> dict[str, Tensor]:
         """Copies. Raises OSError."""
-        return {c.name: tensor_of(c, self.span.read(c.offset, c.nbytes)) for c in self.columns}
+        return tensors_of(self.layout, memoryview(self.span.read()))
 
-    def described(self, data_at: int) -> dict[str, Any]:
-        """For a document: where in the data they are, with the data's own begin at ``data_at`` of its file."""
-        at = self.span.start - data_at
-        return {c.name: [c.dtype, list(c.shape), at + c.offset] for c in self.columns}
+    def within(self, data_at: int) -> Layout:
+        """The layout in a file's data, which begins at ``data_at`` of the file."""
+        before = self.span.start - data_at
+        return {name: (dtype, shape, before + at) for name, (dtype, shape, at) in self.layout.items()}
 
 
-def tensors_of(described: Mapping[str, Any], data: memoryview) -> dict[str, Tensor]:
-    """What ``described`` says is in ``data``.
+def packed(tensors: Mapping[str, Tensor]) -> tuple[list[Bytes], Layout]:
+    """The bytes of each, in the host's order, and where they will be. Copies only what is not contiguous."""
+    pieces, layout, at = [], {}, 0
+    for name, tensor in tensors.items():
+        piece = _bytes_of(tensor)
+        pieces.append(piece)
+        layout[name] = (_NAMES[tensor.dtype], tuple(tensor.shape), at)
+        at += piece.nbytes
+    return pieces, layout
+
+
+def tensors_of(layout: Layout, data: memoryview) -> dict[str, Tensor]:
+    """The tensors that ``data`` has; copies.
 
     Raises:
-        ValueError: the data is shorter than that, or a dtype is none.
+        ValueError: the data is shorter than the layout says, or a dtype is none.
     """
     found = {}
-    for name, (dtype, shape, offset) in described.items():
-        column = Column(name, dtype, tuple(shape), offset)
-        piece = data[offset : offset + column.nbytes]
-        if len(piece) < column.nbytes:
-            raise ValueError(f"{name}: {len(piece)} bytes of {column.nbytes}")
-        found[name] = tensor_of(column, bytearray(piece))
+    for name, (dtype_name, shape, at) in layout.items():
+        dtype = _DTYPES.get(dtype_name)
+        if dtype is None:
+            raise ValueError(f"{name}: {dtype_name!r} is no dtype of a column; they are {sorted(_DTYPES)}")
+        size = math.prod(shape) * dtype.itemsize
+        piece = bytearray(data[at : at + size])
+        if len(piece) < size:
+            raise ValueError(f"{name}: {len(piece)} bytes of {size}")
+        flat = torch.frombuffer(piece, dtype=dtype) if size else torch.empty(0, dtype=dtype)
+        found[name] = flat.reshape(tuple(shape))
     return found
 
 
-def tensor_of(column: Column, data: bytearray) -> Tensor:
-    """The tensor that ``data`` is, without a copy."""
-    dtype = _dtype(column.dtype)
-    if not data:
-        return torch.empty(column.shape, dtype=dtype)
-    return torch.frombuffer(data, dtype=dtype).reshape(column.shape)
+def _bytes_of(tensor: Tensor) -> Bytes:
+    whole = tensor.detach().contiguous()
+    if whole.dtype is torch.bfloat16:  # numpy has none
+        whole = whole.view(torch.int16)
+    array: np.ndarray = whole.numpy()
+    return array
 
 
-def bytes_of(tensor: Tensor) -> memoryview:
-    """The tensor's bytes, in the host's order; copied only where it is not contiguous."""
-    flat = tensor.detach().contiguous().reshape(-1)
-    return memoryview(flat.view(torch.uint8).numpy()) if flat.numel() else memoryview(b"")  # type: ignore[arg-type]
-
-
-def _dtype(name: str) -> torch.dtype:
-    found = getattr(torch, name, None)
-    if not isinstance(found, torch.dtype):
-        raise ValueError(f"{name!r} is no dtype")
-    return found
+_DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (
+        torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
+        torch.uint8, torch.bool,
+    )
+}  # fmt: skip
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}

@@ -13,7 +13,7 @@ from entrostat.probe.reduce import Reducer, Tables
 from entrostat.probe.rows import event_rows, metric_rows
 from entrostat.probe.signals import Parts
 from entrostat.probe.stored_step import document
-from entrostat.wire.handover import Handover, Record, Span
+from entrostat.wire.handover import Bytes, Handover, Record, Span
 from entrostat.wire.mergeable import Part
 from entrostat.wire.metric_names import Flat, flat
 from entrostat.wire.signals import INTERVENTION_PREFIX, USER_PREFIX
@@ -54,7 +54,7 @@ class Recorder:
     _began: float | None = None
     _own_s: float = 0.0
 
-    def keep(self, pieces: Sequence[memoryview]) -> Span | None:
+    def keep(self, pieces: Sequence[Bytes]) -> Span | None:
         """Copy bytes of the current step to where they outlive the process; None: it cannot be done."""
         handover = self.sink.handover
         return None if handover is None else handover.keep(pieces)
@@ -93,13 +93,14 @@ class Recorder:
         users = flat(metrics or {})
         told = {f"{INTERVENTION_PREFIX}{name}": Part("sum", (value,)) for name, value in (counts or {}).items()}
         known = None if self.rewards_from_responses else rollouts
-        more = cost | user_parts(users.numbers) | told
+        more = cost | told
         captures = [c.kept_by(self.keep) for c in captures]
-        record = self._sealed(step, captures, known, more)
-        # The training thread does not make what the sink's can.
-        self.sink.put(
-            lambda: self.reducer(step, captures, known, more), sum(c.nbytes for c in captures) + 1024, record=record
-        )
+        record = self._sealed(step, captures, known, more, users.numbers)
+
+        def work() -> Tables:  # the training thread does not make what the sink's can
+            return self.reducer(step, captures, known, more | user_parts(users.numbers))
+
+        self.sink.put(work, sum(c.nbytes for c in captures) + 1024, record=record)
         self._explain(step, users)
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
@@ -114,12 +115,19 @@ class Recorder:
         rows = event_rows(kind, message, step, detail or None)
         self.sink.put(lambda: {"event": rows}, rows.nbytes, "event")
 
-    def _sealed(self, step: int, captures: list[Capture], rollouts: list[Rollout] | None, more: Parts) -> Record | None:
+    def _sealed(
+        self,
+        step: int,
+        captures: list[Capture],
+        rollouts: list[Rollout] | None,
+        more: Parts,
+        users: Mapping[str, float],
+    ) -> Record | None:
         """The step on disk, from where another process can go on; None where it is in memory alone."""
         handover = self.sink.handover
         if handover is None:
             return None
-        said = document(step, captures, rollouts, more, self.reducer, self.keep) if handover.is_on else None
+        said = document(step, captures, rollouts, more, users, self.reducer, self.keep) if handover.is_on else None
         return handover.seal(said)
 
     def _explain(self, step: int, users: Flat) -> None:

@@ -230,8 +230,11 @@ def _optional(
 def _chosen(
     raw: dict[str, np.ndarray], place: np.ndarray, num_valid: int, number: int, measured_all: bool
 ) -> dict[str, np.ndarray]:
-    is_valid = place[raw["kept"]] >= 0
-    kept, reason = place[raw["kept"]][is_valid], raw["reason"][is_valid]
+    if "kept" in raw:
+        is_valid = place[raw["kept"]] >= 0
+        kept, reason = place[raw["kept"]][is_valid], raw["reason"][is_valid]
+    else:
+        kept, reason = np.arange(num_valid), np.zeros(num_valid, np.int64)
     # Rows taken at random come from what the scores left over.
     at_random = reason == UNIFORM
     rest = num_valid - int((~at_random).sum())

@@ -12,21 +12,29 @@ import contextlib
 import os
 import struct
 import threading
+import zlib
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 SUFFIX = ".step"
 _MAGIC = b"entrost1"
-_HEAD = struct.Struct("<8s16sQqQQ")
-"""Magic, boot, the step's number in the stream, the batch it became part of (-1: none), where the document begins, its
-size."""
-DATA_AT = 64
-"""Where a file's data begins."""
+_HEAD = struct.Struct("<8s16sQqQQQI")
+"""Magic, boot, the step's number in the stream, the batch it became part of (-1: none), bytes of data, where the
+document begins, its size, its CRC-32: of a write that is cut short the kernel keeps the beginning."""
+DATA_AT = 16_384
+"""Where a file's data begins: behind room for most documents, so that head and document are one write."""
 _NO_BATCH = -1
 _MOST_FREE = 8
 """Files kept for use again."""
+
+
+Bytes = memoryview | np.ndarray[Any, Any]
+"""What can be kept: contiguous."""
 
 
 class Handover:
@@ -53,11 +61,11 @@ class Handover:
         """Whether steps can be kept here: not after the disk refused one, not in a forked child; see the module."""
         return self._boot is not None and self.trouble is None and self._pid == os.getpid()
 
-    def keep(self, pieces: Sequence[memoryview]) -> "Span | None":
+    def keep(self, pieces: Sequence[Bytes]) -> "Span | None":
         """Copy ``pieces`` behind what was kept of the current step. None: it was not possible; keep them yourself.
 
         Args:
-            pieces: of bytes; the caller may change them as soon as this returns.
+            pieces: contiguous; the caller may change them as soon as this returns.
         """
         if not self.is_on:
             return None
@@ -146,7 +154,7 @@ class StepFile:
         """Nothing is in it."""
         self._end = DATA_AT
 
-    def append(self, pieces: Sequence[memoryview]) -> "Span":
+    def append(self, pieces: Sequence[Bytes]) -> "Span":
         """Raises OSError."""
         start = self._end
         _write_all(self._fd, pieces, start)
@@ -155,15 +163,16 @@ class StepFile:
 
     def seal(self, document: bytes, boot_id: bytes, number: int) -> None:
         """Raises OSError."""
-        where = self.append([memoryview(document)])
-        self._write_head(_HEAD.pack(_MAGIC, boot_id, number, _NO_BATCH, where.start, where.size))
+        size, at = self._end - DATA_AT, _HEAD.size
+        if at + len(document) > DATA_AT:
+            at = self.append([memoryview(document)]).start
+        crc = zlib.crc32(document)
+        head = _HEAD.pack(_MAGIC, boot_id, number, _NO_BATCH, size, at, len(document), crc)
+        _write_all(self._fd, [memoryview(head + document if at == _HEAD.size else head)], 0)
 
     def wipe(self) -> None:
         """Raises OSError."""
-        self._write_head(bytes(_HEAD.size))
-
-    def _write_head(self, head: bytes) -> None:
-        _write_all(self._fd, [memoryview(head)], 0)
+        _write_all(self._fd, [memoryview(bytes(_HEAD.size))], 0)
 
     def remove(self) -> None:
         """Of the disk and of the process; what is still to be read of it is lost."""
@@ -211,31 +220,49 @@ class Left:
         path: its file.
         number: in the stream.
         seq: the batch that an earlier ``push`` was about to make of it; None: no one came so far.
-        size: bytes.
+        data_size: bytes of the data; the rest as in the file's head.
     """
 
     path: Path
     number: int
     seq: int | None
+    data_size: int
     document_at: int
     document_size: int
+    crc: int
+
+    @classmethod
+    def at(cls, path: Path) -> "Left | None":
+        """What the file says; None where no step was sealed in it since this host was booted. Raises OSError."""
+        with open(path, "rb", buffering=0) as file:
+            head = file.read(_HEAD.size)
+            if len(head) < _HEAD.size:
+                return None
+            magic, boot_id, number, seq, data_size, at, size, crc = _HEAD.unpack(head)
+            if magic != _MAGIC or boot_id != boot():
+                return None
+            document = os.pread(file.fileno(), size, at)
+        if zlib.crc32(document) != crc:
+            return None
+        return cls(path, number, None if seq == _NO_BATCH else seq, data_size, at, size, crc)
 
     @property
     def size(self) -> int:
         """Bytes of the step."""
-        return self.document_at + self.document_size - DATA_AT
+        return self.data_size + self.document_size
 
     def read(self) -> tuple[bytes, memoryview]:
         """The document and the data. Raises OSError."""
         whole = memoryview(self.path.read_bytes())
-        end = self.document_at + self.document_size
-        return bytes(whole[self.document_at : end]), whole[DATA_AT : self.document_at]
+        document = whole[self.document_at : self.document_at + self.document_size]
+        return bytes(document), whole[DATA_AT : DATA_AT + self.data_size]
 
     def becomes(self, seq: int) -> None:
         """Note which batch it will be part of, so that whoever is stopped in between makes it once. Raises OSError."""
+        where = self.data_size, self.document_at, self.document_size, self.crc
+        head = _HEAD.pack(_MAGIC, boot() or b"", self.number, seq, *where)
         fd = os.open(self.path, os.O_WRONLY)
         try:
-            head = _HEAD.pack(_MAGIC, boot() or b"", self.number, seq, self.document_at, self.document_size)
             _write_all(fd, [memoryview(head)], 0)
         finally:
             os.close(fd)
@@ -243,16 +270,11 @@ class Left:
 
 def left_in(directory: Path) -> list[Left]:
     """The steps in a stream's directory that were sealed since this host was booted, in their order."""
-    found, now = [], boot()
+    found = []
     for path in directory.glob(f"*{SUFFIX}"):
-        with contextlib.suppress(OSError), open(path, "rb") as file:
-            head = file.read(_HEAD.size)
-            if len(head) < _HEAD.size:
-                continue
-            magic, boot_id, number, seq, at, size = _HEAD.unpack(head)
-            if magic == _MAGIC and boot_id == now and path.stat().st_size >= at + size:
-                found.append(Left(path, number, None if seq == _NO_BATCH else seq, at, size))
-    return sorted(found, key=lambda left: left.number)
+        with contextlib.suppress(OSError):
+            found.append(Left.at(path))
+    return sorted((left for left in found if left is not None), key=lambda left: left.number)
 
 
 def boot() -> bytes | None:
@@ -284,13 +306,13 @@ def is_local(directory: Path, mounts: Path = Path("/proc/self/mountinfo")) -> bo
     return bool(kind) and kind not in _OF_OTHERS and not kind.startswith("fuse")
 
 
-def _write_all(fd: int, pieces: Sequence[memoryview], at: int) -> None:
+def _write_all(fd: int, pieces: Sequence[Bytes], at: int) -> None:
     total = sum(piece.nbytes for piece in pieces)
     if not total:
         return
-    written = os.pwritev(fd, pieces, at)
+    written = os.pwritev(fd, pieces, at)  # type: ignore[arg-type]  # Buffer has a name from Python 3.12 on
     if written < total:  # a disk that fills up, or a signal in between
-        rest = memoryview(b"".join(pieces))[written:]
+        rest = memoryview(b"".join(pieces))[written:]  # type: ignore[arg-type]
         while rest:
             written += (num := os.pwrite(fd, rest, at + written))
             rest = rest[num:]

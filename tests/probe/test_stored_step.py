@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given as drawn
 from hypothesis import strategies as st
 from support.steps import captured, random_step
 
-from entrostat.probe.columns import Column, Columns, bytes_of, tensor_of, tensors_of
+from entrostat.probe.columns import Columns, packed, tensors_of
 from entrostat.probe.definitions import Rollout, Settings
 from entrostat.probe.recorder import Recorder
 from entrostat.probe.reduce import Reducer
@@ -131,31 +131,33 @@ def test_what_is_still_on_its_way_from_a_gpu_is_not_waited_for(tmp_path, has_arr
 
 def test_a_document_of_another_version_is_refused(tmp_path):
     with pytest.raises(ValueError, match="another version"):
-        restore(b'{"version": 99}', memoryview(b""))
+        restore(b'{"version": 99}\n{}\n', memoryview(b""))
 
 
-@given(st.lists(st.tuples(st.sampled_from(DTYPES), st.lists(st.integers(0, 4), max_size=3)), max_size=5))
+@drawn(st.lists(st.tuples(st.sampled_from(DTYPES), st.lists(st.integers(0, 4), max_size=3)), max_size=5))
 def test_tensors_come_back_as_they_were(tmp_path_factory, shapes):
     random = torch.Generator().manual_seed(0)
     tensors = {f"t{n}": (torch.randn(shape, generator=random) * 3).to(dtype) for n, (dtype, shape) in enumerate(shapes)}
-    handover = Handover(tmp_path_factory.mktemp("x"))
-    handover.keep([memoryview(b"before")])
-    columns = Columns.of(tensors, handover.keep([bytes_of(t) for t in tensors.values()]))
-    handover.seal(b"{}")
-    (left,) = left_in(handover._directory)
+    given = Handover(tmp_path_factory.mktemp("x"))
+    given.keep([memoryview(b"before")])
+    pieces, layout = packed(tensors)
+    columns = Columns(layout, given.keep(pieces))
+    given.seal(b"{}")
+    (left,) = left_in(given._directory)
 
-    for found in (columns.read(), tensors_of(columns.described(64), left.read()[1])):
+    for found in (columns.read(), tensors_of(columns.within(handover.DATA_AT), left.read()[1])):
         assert found.keys() == tensors.keys()
         for name, tensor in tensors.items():
             assert found[name].dtype == tensor.dtype
             assert torch.equal(found[name], tensor)
-    handover.close()
+    given.close()
 
 
 def test_what_is_not_contiguous_is_kept_as_it_looks():
     tensor = torch.arange(6, dtype=torch.int16).reshape(2, 3).T
+    (piece,), layout = packed({"x": tensor})
 
-    assert torch.equal(tensor_of(Column("x", "int16", (3, 2), 0), bytearray(bytes_of(tensor))), tensor)
+    assert torch.equal(tensors_of(layout, memoryview(piece.tobytes()))["x"], tensor)
 
 
 @pytest.mark.parametrize(
