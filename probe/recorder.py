@@ -123,9 +123,12 @@ class Recorder:
         more: Parts,
         users: Mapping[str, float],
     ) -> Record | None:
-        """The step on disk, from where another process can go on; None where it is in memory alone."""
+        """The step on disk, from where another process can go on; None where it is in memory alone.
+
+        Numbers alone are: the background thread has them in a file within a millisecond.
+        """
         handover = self.sink.handover
-        if handover is None:
+        if handover is None or not captures:
             return None
         said = document(step, captures, rollouts, more, users, self.reducer, self.keep) if handover.is_on else None
         return handover.seal(said)
