@@ -28,7 +28,9 @@ class Settings:
     max_decoding: int = _setting(4, "So many batches are decompressed and checked at once.")
     max_queue_mb: int = _setting(512, "Batches beyond it, not yet written, are refused with 503.")
     max_commit_mb: int = _setting(64, "A commit takes no more than this (but always one batch).")
-    linger_ms: int = _setting(50, "So long the first batch of a commit waits for others.")
+    linger_ms: int = _setting(
+        0, "So long the first batch of a commit waits for others; those that come during a commit share the next."
+    )
     token_decimals: int = _setting(4, "Floats of token rows are rounded to so many places; -1 keeps them whole.")
     memory_limit_mb: int = _setting(4096, "Memory of the database engine.")
     max_temp_mb: int = _setting(8192, "Disk that queries may use which do not fit in memory.")

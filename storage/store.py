@@ -47,7 +47,7 @@ class Store:
         url: str,
         *,
         decimals: int | None = 4,
-        linger_s: float = 0.05,
+        linger_s: float = 0.0,
         max_commit_bytes: int = 64 * 2**20,
         max_queue_bytes: int = 512 * 2**20,
         memory_limit_mb: int = 4096,
