@@ -2,9 +2,7 @@
 
 import time
 
-import pytest
 from support import tiny_trl
-from support.service import Process
 from transformers import TrainerCallback
 
 import entrostat
@@ -16,13 +14,6 @@ HELD = (
     "where m.name = 'intervention/scope_tokens' order by m.step"
 )
 SAID = {"person": "anna", "because": "a test"}
-
-
-@pytest.fixture
-def server(tmp_path):
-    made = Process("entrostat.server", "--data", tmp_path / "data").start("/healthz")
-    yield made
-    made.stop()
 
 
 class Story(TrainerCallback):

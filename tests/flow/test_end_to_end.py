@@ -14,13 +14,6 @@ import entrostat
 from entrostat.wire.client import Client, push
 
 
-@pytest.fixture
-def server(tmp_path):
-    made = Process("entrostat.server", "--data", tmp_path / "data").start("/healthz")
-    yield made
-    made.stop()
-
-
 def rows(client, statement):
     return client.sql(statement)[0].to_pylist()
 

@@ -5,7 +5,6 @@ import subprocess
 import sys
 
 import pytest
-from support.service import Process
 
 from entrostat.wire.client import Client
 from entrostat.wire.handover import left_in
@@ -46,13 +45,6 @@ for step in range(1, {STEPS} + 1):
         assert in_hand.wait(60)
 os.kill(os.getpid(), signal.SIGKILL)
 """
-
-
-@pytest.fixture
-def server(tmp_path):
-    made = Process("entrostat.server", "--data", tmp_path / "data").start("/healthz")
-    yield made
-    made.stop()
 
 
 def test_every_step_that_was_handed_over_is_stored_once_and_right(server, tmp_path):
