@@ -102,7 +102,6 @@ class Capture:
         return in_memory + (self.stored.span.size if self.stored else 0)
 
 
-@torch.no_grad()
 def capture(
     seen: Observed,
     *,
@@ -127,15 +126,23 @@ def capture(
     """
     _check_documents(seen)
     tensors = {name: value for name in _FIELDS if (value := getattr(seen, name)) is not None}
+    if measure is not None or budget is not None:
+        tensors |= _chosen(seen, measure, measure_all, budget, generator)
+    return _to_host(tensors, (int(seen.mask.shape[0]), int(seen.mask.shape[1])), measure_all, keep)
+
+
+@torch.no_grad()
+def _chosen(
+    seen: Observed, measure: MeasureRows | None, measure_all: bool, budget: int | None, generator: torch.Generator
+) -> dict[str, Tensor]:
+    """``kept`` and ``reason`` where not all are kept, ``measured`` and its statistics where there are any."""
     kept = _kept_rows(seen, budget, generator)
-    if kept is not None:
-        tensors["kept"], tensors["reason"] = kept
+    tensors = {} if kept is None else {"kept": kept[0], "reason": kept[1]}
     if measure is not None:
         measured = _all_rows(_valid(seen)) if measure_all or kept is None else kept[0]
-        tensors["measured"] = measured
         stats = measure(measured)
-        tensors |= {f"stats_{name}": getattr(stats, name) for name in _STATS}
-    return _to_host(tensors, (int(seen.mask.shape[0]), int(seen.mask.shape[1])), measure_all, keep)
+        tensors |= {"measured": measured} | {f"stats_{name}": getattr(stats, name) for name in _STATS}
+    return tensors
 
 
 def _check_documents(seen: Observed) -> None:

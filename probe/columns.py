@@ -63,11 +63,12 @@ def tensors_of(layout: Layout, data: memoryview) -> dict[str, Tensor]:
 
 
 def _bytes_of(tensor: Tensor) -> Bytes:
-    whole = tensor.detach().contiguous()
-    if whole.dtype is torch.bfloat16:  # numpy has none
-        whole = whole.view(torch.int16)
-    array: np.ndarray = whole.numpy()
-    return array
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    if tensor.dtype is torch.bfloat16:  # numpy has none
+        tensor = tensor.contiguous().view(torch.int16)
+    array: np.ndarray = tensor.numpy()
+    return array if array.flags.c_contiguous else np.ascontiguousarray(array)
 
 
 _DTYPES = {
