@@ -29,7 +29,7 @@ document begins, its size, its CRC-32: of a write that is cut short the kernel k
 DATA_AT = 16_384
 """Where a file's data begins: behind room for most documents, so that head and document are one write."""
 _NO_BATCH = -1
-_MOST_FREE = 8
+_MOST_FREE = 4
 """Files kept for use again."""
 
 
