@@ -31,7 +31,7 @@ class Story(TrainerCallback):
 
 def train(server, tmp_path, *chapters, run="r", mode="act", reward=tiny_trl.reward, **options):
     trainer = tiny_trl.trainer(tmp_path / "out", max_steps=MOST_STEPS, logging_steps=50, reward_funcs=reward)
-    story = Story(*chapters)
+    story = Story(is_known(server, run), *chapters)
     trainer.add_callback(story)
     entrostat.attach(
         trainer, run=run, url=server.url, directory=tmp_path / "spool", tokens=0, mode=mode,
@@ -51,6 +51,11 @@ def events(server, *kinds):
 def is_in_force(client, name):
     """A chapter that waits until the trainer has said that ``name`` is on."""
     return lambda step: any(i["name"] == name for i in client.get("/v1/runs/r/control")["in_force"])
+
+
+def is_known(server, run):
+    """A chapter that waits until the server has heard of the run: its stream is opened beside the first steps."""
+    return lambda step: run in {found["run"] for found in Client(server.url).get("/v1/runs")["runs"]}
 
 
 def after(step):

@@ -63,6 +63,7 @@ def test_the_thermostat_acts_in_a_short_run_and_the_plain_arm_is_left_alone(tmp_
 
         def slow_down(step):  # a step of this model takes less time than a loaded machine's server needs to answer
             if step == 12:
+                until(lambda: "thermostat" in {run["run"] for run in client.get("/v1/runs")["runs"]})
                 until(lambda: client.desired("thermostat").interventions, "the rule asked for nothing")
             if step >= 12 and not client.get("/v1/runs/thermostat/control")["in_force"]:
                 time.sleep(1.0)
