@@ -90,10 +90,13 @@ class Capture:
 
     def kept_by(self, keep: Keep) -> "Capture":
         """The same, stored, where its copies have arrived and ``keep`` takes them."""
-        if self.stored is not None or (self.ready is not None and not self.ready.query()):  # type: ignore[no-untyped-call]
+        if self.stored is not None or not self._has_arrived():
             return self
         stored = _stored(self.tensors, keep)
         return self if stored is None else replace(self, tensors={}, ready=None, stored=stored)
+
+    def _has_arrived(self) -> bool:
+        return self.ready is None or bool(self.ready.query())  # type: ignore[no-untyped-call]  # torch gives no types
 
     @property
     def nbytes(self) -> int:
@@ -227,6 +230,6 @@ def _to_host(tensors: dict[str, Tensor], shape: tuple[int, int], measured_all: b
     for name, value in tensors.items():
         target = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
         host[name] = target.copy_(value.detach(), non_blocking=True)
-    ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    ready = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch gives no types
     ready.record()
     return Capture(host, shape, measured_all, ready)

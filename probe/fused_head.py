@@ -75,7 +75,7 @@ def fused_head(
     spec = _Spec(dtype or hidden.dtype, temperature, softcap, logit_scale, n, row_tile, vocab_tile)
 
     def in_torch() -> TokenStats:
-        found = _FusedHead.apply(hidden, head_weight, bias, labels, spec)  # type: ignore[no-untyped-call]
+        found = _FusedHead.apply(hidden, head_weight, bias, labels, spec)  # type: ignore[no-untyped-call]  # torch's
         return TokenStats(**dict(zip(_NAMES, found, strict=True)))
 
     def in_triton() -> TokenStats:

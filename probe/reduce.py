@@ -61,8 +61,9 @@ class Reducer:
         began = time.perf_counter()
         data = gather(captures)
         if rollouts is None:
-            has_rewards = data.reward is not None and data.prompt is not None
-            rollouts = [Rollout(data.reward, data.prompt)] if has_rewards else []  # type: ignore[arg-type]
+            rollouts = []
+            if data.reward is not None and data.prompt is not None:
+                rollouts = [Rollout(data.reward, data.prompt)]
         data, events = self._read(step, data)
         tables = self._tables(step, data)
         found = signals_of(data, rollouts, self.settings)

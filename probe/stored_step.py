@@ -113,7 +113,7 @@ def _events(tables: Tables) -> list[pa.Table]:
 
 
 def _note(found: Mapping[str, Any]) -> pa.Table:
-    texts = " What is read from texts is absent from it." if found["captures"] and found["reads_texts"] else ""
+    texts = " What is read from texts is absent from it." if found["reads_texts"] else ""
     message = f"The process was killed before it had made the rows of this step; push made them.{texts}"
     return event_rows("warning", message, found["step"])
 

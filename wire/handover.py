@@ -32,7 +32,6 @@ _NO_BATCH = -1
 _MOST_FREE = 4
 """Files kept for use again."""
 
-
 Bytes = memoryview | np.ndarray[Any, Any]
 """What can be kept: contiguous."""
 
@@ -52,7 +51,7 @@ class Handover:
         self._free: deque[StepFile] = deque()
         self._all: list[StepFile] = []
         self._current: StepFile | None = None
-        self._num_sealed = 0
+        self._num_made = self._num_sealed = 0
         self._lock = threading.Lock()
         self.trouble: OSError | None = None
 
@@ -78,17 +77,15 @@ class Handover:
             return None
 
     def seal(self, document: bytes | None) -> "Record | None":
-        """End the current step. From now on it outlives the process.
+        """End the current step. From now on it outlives the process. None: nothing of it was kept.
 
         Args:
             document: says what was kept; None: something of the step is elsewhere, and the file is only read.
         """
-        if document is not None and self.keep([]) is None:
+        if self._current is None or self._pid != os.getpid():  # a forked child's file is its parent's
             return None
         file, self._current = self._current, None
-        if file is None:
-            return None
-        if document is None:
+        if document is None or not self.is_on:
             return Record(self, file, 0)
         try:
             self._num_sealed += 1
@@ -125,12 +122,13 @@ class Handover:
                 file = self._free.popleft()
                 file.begin()
                 return file
-            made = StepFile.create(self._directory)
+            made = StepFile.create(self._directory / f"{self._num_made:09d}{SUFFIX}")
+            self._num_made += 1
             self._all.append(made)
             return made
 
     def _drop(self, file: "StepFile") -> None:
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(ValueError):  # given back after ``close``
             self._all.remove(file)
         file.remove()
 
@@ -142,13 +140,9 @@ class StepFile:
         self.path, self._fd, self._end = path, fd, DATA_AT
 
     @classmethod
-    def create(cls, directory: Path) -> "StepFile":
-        """A file that no other step is in. Raises OSError."""
-        for number in range(1_000_000):
-            path = directory / f"{number:06d}{SUFFIX}"
-            with contextlib.suppress(FileExistsError):
-                return cls(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
-        raise OSError(f"{directory} is full of steps that were never reduced")
+    def create(cls, path: Path) -> "StepFile":
+        """A new file. Raises OSError, where there is one of that name too."""
+        return cls(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
 
     def begin(self) -> None:
         """Nothing is in it."""
@@ -190,10 +184,9 @@ class Span:
     start: int
     size: int
 
-    def read(self, offset: int = 0, size: int | None = None) -> bytearray:
-        """A copy of ``size`` bytes from ``offset``. Raises OSError."""
-        size = self.size - offset if size is None else size
-        return _read_all(self.fd, self.start + offset, size)
+    def read(self) -> bytearray:
+        """A copy. Raises OSError."""
+        return _read_all(self.fd, self.start, self.size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +305,7 @@ def _write_all(fd: int, pieces: Sequence[Bytes], at: int) -> None:
         return
     written = os.pwritev(fd, pieces, at)  # type: ignore[arg-type]  # Buffer has a name from Python 3.12 on
     if written < total:  # a disk that fills up, or a signal in between
-        rest = memoryview(b"".join(pieces))[written:]  # type: ignore[arg-type]
+        rest = memoryview(b"".join(pieces))[written:]  # type: ignore[arg-type]  # the same
         while rest:
             written += (num := os.pwrite(fd, rest, at + written))
             rest = rest[num:]

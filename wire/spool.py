@@ -180,25 +180,25 @@ class SpoolStream:
             if rows and seq not in written:
                 _write_whole(self._file(seq), encode(rows))
         self._set_count(next_seq)
-        stay = self._reduce([left for left in left_in(self.path) if left.number > last_step], next_seq, restore)
+        left_over = [left for left in left_in(self.path) if left.number > last_step]
+        if left_over and restore is None:
+            self.problems.append(
+                f"{self.path}: {len(left_over)} steps were handed over and never reduced, which takes torch: push from "
+                "an environment that has it"
+            )
+        stay = {left.path for left in left_over} if restore is None else self._reduce(left_over, next_seq, restore)
         for path in self.path.glob(f"*{_STEP}"):  # never handed over, or rows by now, or torn when the host ended
             if path not in stay:
                 path.unlink(missing_ok=True)
         for seq in tails:  # after the steps that became part of them
             self._tail(seq).unlink(missing_ok=True)
 
-    def _reduce(self, found: list[Left], next_seq: int, restore: Restore | None) -> set[Path]:
+    def _reduce(self, found: list[Left], next_seq: int, restore: Restore) -> set[Path]:
         """Make a batch of each step that was handed over and never reduced; returns the files that stay."""
-        if found and restore is None:
-            self.problems.append(
-                f"{self.path}: {len(found)} steps were handed over and never reduced, which takes torch: push from an "
-                "environment that has it"
-            )
-            return {left.path for left in found}
         stay = set()
         for left in found:
             try:
-                body = encode(restore(*left.read()))  # type: ignore[misc]  # None was told of above
+                body = encode(restore(*left.read()))
             except Exception as error:  # noqa: BLE001 - whatever it is, the other steps are not to be held up by it
                 self.problems.append(f"{left.path} cannot be reduced: {type(error).__name__}: {error}")
                 stay.add(left.path)

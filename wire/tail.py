@@ -1,8 +1,8 @@
 """Rows that wait for their batch, on disk: records appended to a file, which outlive the process that wrote them.
 
 A record is its size and CRC-32, the number of the handed-over step that it was made of (``wire/handover.py``; 0: none),
-then the item's tables as Arrow IPC streams. It is written to the page cache and not
-synced: a killed process loses nothing of it, a host that loses power may. A torn end is left out.
+then the item's tables as Arrow IPC streams. It is written to the page cache and not synced: a killed process loses
+nothing of it, a host that loses power may. A torn end is left out.
 """
 
 import contextlib
