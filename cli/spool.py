@@ -8,7 +8,7 @@ import typer
 from entrostat.cli.options import DEFAULT_URL, Token, Url, client
 
 if TYPE_CHECKING:
-    from entrostat.wire.spool import Restore
+    from entrostat.wire.recovery import Restore
 
 
 def _restore_where_torch_is() -> "Restore | None":

@@ -18,8 +18,9 @@ from pydantic import BaseModel, ValidationError
 from entrostat.wire.codec import CONTENT_TYPE
 from entrostat.wire.errors import Refused, ServerDown, SpoolBusy, SpoolError
 from entrostat.wire.messages import Ack, DesiredState, StreamOpen, StreamOpened
+from entrostat.wire.recovery import Restore
 from entrostat.wire.retry import Backoff, Verdict, verdict_on
-from entrostat.wire.spool import PendingStream, Restore, SpoolStream, pending_streams
+from entrostat.wire.spool import PendingStream, SpoolStream, pending_streams
 
 _Answer = TypeVar("_Answer", bound=BaseModel)
 

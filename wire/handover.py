@@ -26,6 +26,8 @@ _MAGIC = b"entrost1"
 _HEAD = struct.Struct("<8s16sQqQQQI")
 """Magic, boot, the step's number in the stream, the batch it became part of (-1: none), bytes of data, where the
 document begins, its size, its CRC-32: of a write that is cut short the kernel keeps the beginning."""
+_BATCH, _BATCH_AT = struct.Struct("<q"), 32
+"""The batch's number, and where it is in a head."""
 DATA_AT = 16_384
 """Where a file's data begins: behind room for most documents, so that head and document are one write."""
 _NO_BATCH = -1
@@ -97,10 +99,13 @@ class Handover:
 
     def give_back(self, file: "StepFile") -> None:
         """The step is in good hands elsewhere."""
-        with contextlib.suppress(OSError):
+        try:
             file.wipe()
+            is_wiped = True
+        except OSError:
+            is_wiped = False
         with self._lock:
-            if len(self._free) < _MOST_FREE and file in self._all:
+            if is_wiped and len(self._free) < _MOST_FREE and file in self._all:
                 self._free.append(file)
             else:
                 self._drop(file)
@@ -164,6 +169,10 @@ class StepFile:
         head = _HEAD.pack(_MAGIC, boot_id, number, _NO_BATCH, size, at, len(document), crc)
         _write_all(self._fd, [memoryview(head + document if at == _HEAD.size else head)], 0)
 
+    def becomes(self, seq: int) -> None:
+        """Raises OSError."""
+        _write_all(self._fd, [memoryview(_BATCH.pack(seq))], _BATCH_AT)
+
     def wipe(self) -> None:
         """Raises OSError."""
         _write_all(self._fd, [memoryview(bytes(_HEAD.size))], 0)
@@ -197,6 +206,11 @@ class Record:
     _file: StepFile
     number: int
 
+    def becomes(self, seq: int) -> None:
+        """Note which batch will have its rows: where that is kept, the step is not made again. Raises OSError."""
+        if self.number:
+            self._file.becomes(seq)
+
     def free(self) -> None:
         """Its rows are kept elsewhere, or lost for good."""
         self._handover.give_back(self._file)
@@ -212,8 +226,9 @@ class Left:
     Args:
         path: its file.
         number: in the stream.
-        seq: the batch that an earlier ``push`` was about to make of it; None: no one came so far.
-        data_size: bytes of the data; the rest as in the file's head.
+        seq: the batch that somebody was about to make with it; None: no one came so far.
+        data_size: bytes of the data.
+        document_at: where the document begins in the file.
     """
 
     path: Path
@@ -222,7 +237,6 @@ class Left:
     data_size: int
     document_at: int
     document_size: int
-    crc: int
 
     @classmethod
     def at(cls, path: Path) -> "Left | None":
@@ -237,7 +251,7 @@ class Left:
             document = os.pread(file.fileno(), size, at)
         if zlib.crc32(document) != crc:
             return None
-        return cls(path, number, None if seq == _NO_BATCH else seq, data_size, at, size, crc)
+        return cls(path, number, None if seq == _NO_BATCH else seq, data_size, at, size)
 
     @property
     def size(self) -> int:
@@ -250,15 +264,10 @@ class Left:
         document = whole[self.document_at : self.document_at + self.document_size]
         return bytes(document), whole[DATA_AT : DATA_AT + self.data_size]
 
-    def becomes(self, seq: int) -> None:
+    def becomes(self, seq: int | None) -> None:
         """Note which batch it will be part of, so that whoever is stopped in between makes it once. Raises OSError."""
-        where = self.data_size, self.document_at, self.document_size, self.crc
-        head = _HEAD.pack(_MAGIC, boot() or b"", self.number, seq, *where)
-        fd = os.open(self.path, os.O_WRONLY)
-        try:
-            _write_all(fd, [memoryview(head)], 0)
-        finally:
-            os.close(fd)
+        with open(self.path, "r+b", buffering=0) as file:
+            _write_all(file.fileno(), [memoryview(_BATCH.pack(_NO_BATCH if seq is None else seq))], _BATCH_AT)
 
 
 def left_in(directory: Path) -> list[Left]:

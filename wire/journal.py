@@ -1,6 +1,7 @@
 """The journal thread: runs what the probe left to do, checks and coalesces the rows, and writes numbered batches."""
 
 import concurrent.futures.thread  # noqa: F401 - see below
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -8,8 +9,9 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from entrostat.wire.bounded_queue import ByteBoundedQueue, Item
-from entrostat.wire.codec import check_table, encode, in_schema
+from entrostat.wire.codec import Tables, check_table, encode, in_schema
 from entrostat.wire.counters import Tally
+from entrostat.wire.handover import Record
 from entrostat.wire.notices import Notices, log
 from entrostat.wire.outbox import Outbox
 from entrostat.wire.tables import TABLES
@@ -50,6 +52,7 @@ class Journal:
         self._linger_s, self._max_memory_bytes, self._max_spool_bytes = linger_s, max_memory_bytes, max_spool_bytes
         self._rows: dict[str, list[pa.Table]] = {}
         self._rows_bytes = 0
+        self._unkept: list[Record] = []
         self._since: float | None = None
         self._num_taken = 0
         self._closing = threading.Event()
@@ -93,6 +96,8 @@ class Journal:
         self._rows.setdefault("event", []).extend(self._notices.take_repeats())
         self._write()
         self._outbox.rescue()
+        if not self._outbox.memory_bytes:
+            self._free_kept()
 
     def _turn(self) -> None:
         item = self._queue.get(self._patience_s())
@@ -104,6 +109,8 @@ class Journal:
             self._since = time.monotonic()
         if self._is_due():
             self._write()
+        if self._unkept and self._since is None and not self._outbox.memory_bytes:
+            self._free_kept()
         self._wait_for_the_disk()
 
     def _patience_s(self) -> float | None:
@@ -142,9 +149,25 @@ class Journal:
         for name, table in tables.items():
             self._rows.setdefault(name, []).append(table)
             self._rows_bytes += table.nbytes
-        if self._linger_s > 0 or item.record is not None:  # they outlive this process, should it be killed now
-            self._outbox.note(tables, item.record.number if item.record else 0)
-        item.free()
+        if item.record is not None:
+            self._keep(tables, item.record)
+        elif self._linger_s > 0:  # they outlive this process, should it be killed now
+            self._outbox.note(tables)
+
+    def _keep(self, tables: Tables, record: Record) -> None:
+        """The step goes from where the training thread left it to the batch's tail, or stays there for the batch."""
+        if self._outbox.note(tables, record.number):
+            record.free()
+            return
+        with contextlib.suppress(OSError):
+            record.becomes(self._outbox.next_seq)
+        self._unkept.append(record)
+
+    def _free_kept(self) -> None:
+        """Every batch is on disk, or the server has it."""
+        for record in self._unkept:
+            record.free()
+        self._unkept.clear()
 
     def _write(self) -> None:
         tables = {name: pa.concat_tables(parts) for name, parts in self._rows.items() if parts}

@@ -54,10 +54,12 @@ class Outbox:
         self._tally.add("batches_written")
         self._tally.add("bytes", len(body))
 
-    def note(self, tables: Tables, of_step: int = 0) -> None:
-        """Keep rows of the next batch on disk until it is written whole. A disk that refuses is left alone."""
+    def note(self, tables: Tables, of_step: int = 0) -> bool:
+        """Keep rows of the next batch on disk until it is written whole; False: a disk refuses, and is left alone."""
         with contextlib.suppress(OSError, pa.ArrowException):  # the batch itself will meet the same, and say so
             self.stream.append(self.next_seq, encode_plain(tables), of_step)
+            return True
+        return False
 
     def rescue(self) -> None:
         """Write to disk what had to stay in memory, oldest first, until the disk refuses again."""

@@ -11,10 +11,8 @@ import contextlib
 import fcntl
 import json
 import os
-import re
-import struct
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -22,18 +20,24 @@ from typing import Any, Self
 import pyarrow as pa
 from pydantic import TypeAdapter, ValidationError
 
-from entrostat.wire import tail
-from entrostat.wire.codec import Tables, encode
+from entrostat.wire import stream_files, tail
 from entrostat.wire.errors import SpoolBusy, SpoolError
-from entrostat.wire.handover import SUFFIX as _STEP
-from entrostat.wire.handover import Left, left_in
+from entrostat.wire.handover import left_in
 from entrostat.wire.messages import RunId, StreamId, StreamOpen
+from entrostat.wire.recovery import Recovery, Restore
+from entrostat.wire.stream_files import (
+    BATCH,
+    LOCK,
+    OPEN,
+    REJECTED,
+    TAIL,
+    batch_file,
+    numbered,
+    sync_directory,
+    tail_file,
+    write_whole,
+)  # fmt: skip
 
-_OPEN, _LOCK, _REJECTED, _NEXT, _BATCH, _TAIL = "open.json", "lock", "rejected", "next", ".batch", ".tail"
-_COUNT = struct.Struct("<Q")
-Restore = Callable[[bytes, memoryview], Tables]
-"""Document and data of a step that was handed over (``wire/handover.py``) -> its rows."""
-_NUMBERED = re.compile(r"[0-9]{12}\.(batch|tail)")
 _RUN_ID: TypeAdapter[str] = TypeAdapter(RunId)
 _STREAM_ID: TypeAdapter[str] = TypeAdapter(StreamId)
 
@@ -63,11 +67,10 @@ class SpoolStream:
         with _explained(path):
             lock_fd = _locked(path, make=True)
             try:
-                if (path / _OPEN).exists():
+                if (path / OPEN).exists():
                     raise SpoolError(f"{path} holds this stream already: a stream is written once, take a new id")
-                _write_whole(path / _OPEN, opening.json_bytes())
-                next_fd = os.open(path / _NEXT, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
-                os.write(next_fd, _COUNT.pack(0))
+                write_whole(path / OPEN, opening.json_bytes())
+                next_fd = stream_files.open_count(path)
             except (OSError, SpoolError):
                 os.close(lock_fd)
                 raise
@@ -89,24 +92,26 @@ class SpoolStream:
         with _explained(path):
             lock_fd = _locked(path, make=False)
             try:
-                opening = StreamOpen.model_validate_json((path / _OPEN).read_bytes())
+                opening = StreamOpen.model_validate_json((path / OPEN).read_bytes())
             except (OSError, ValidationError) as error:
                 os.close(lock_fd)
-                raise SpoolError(f"{path / _OPEN} cannot be read, so its batches cannot be sent: {error}") from error
+                raise SpoolError(f"{path / OPEN} cannot be read, so its batches cannot be sent: {error}") from error
         stream = cls(path, lock_fd, opening)
         try:
             with _explained(path):
-                stream._recover(restore)
+                recovery = Recovery(path, restore)
+                recovery.run()
         except BaseException:
             stream.let_go()
             raise
+        stream.problems = recovery.problems
         return stream
 
     def count(self, next_seq: int) -> None:
         """Note the next batch's number: of what was sent from memory nothing else is left. A disk may refuse."""
         if self._next_fd is not None:
             with contextlib.suppress(OSError):
-                os.pwrite(self._next_fd, _COUNT.pack(next_seq), 0)
+                stream_files.set_count(self._next_fd, next_seq)
 
     def append(self, seq: int, record: pa.Buffer, of_step: int = 0) -> None:
         """Keep rows of a batch that is not written yet, safe from the end of this process, not from that of the host.
@@ -117,30 +122,30 @@ class SpoolStream:
         Raises:
             OSError: as ``write``.
         """
-        tail.append(self._tail(seq), record, of_step)
+        tail.append(tail_file(self.path, seq), record, of_step)
 
     def write(self, seq: int, body: bytes) -> None:
         """Keep a batch; it is on the disk when this returns. Raises OSError (disk full, permission)."""
-        _write_whole(self._file(seq), body)
+        write_whole(batch_file(self.path, seq), body)
         with contextlib.suppress(OSError):  # beside its batch a tail is not looked at
-            self._tail(seq).unlink(missing_ok=True)
+            tail_file(self.path, seq).unlink(missing_ok=True)
 
     def read(self, seq: int) -> bytes:
         """The body of a batch. Raises FileNotFoundError."""
-        return self._file(seq).read_bytes()
+        return batch_file(self.path, seq).read_bytes()
 
     def delete(self, seq: int) -> None:
         """Forget a batch that the server holds. Repeating it is harmless."""
-        self._tail(seq).unlink(missing_ok=True)  # it is there still where the batch was sent from memory
-        self._file(seq).unlink(missing_ok=True)
+        tail_file(self.path, seq).unlink(missing_ok=True)  # it is there still where the batch was sent from memory
+        batch_file(self.path, seq).unlink(missing_ok=True)
 
     def reject(self, seq: int, reason: dict[str, Any]) -> None:
         """Keep aside, under ``rejected/``, a batch that the server will never take, with the reason."""
-        aside = self.path / _REJECTED
+        aside = self.path / REJECTED
         aside.mkdir(exist_ok=True)
-        _write_whole(aside / f"{seq:012d}.reason.json", json.dumps(reason, indent=1).encode())
-        os.replace(self._file(seq), aside / self._file(seq).name)
-        _sync_directory(self.path)
+        write_whole(aside / f"{seq:012d}.reason.json", json.dumps(reason, indent=1).encode())
+        os.replace(batch_file(self.path, seq), aside / batch_file(self.path, seq).name)
+        sync_directory(self.path)
 
     def pending(self) -> list[tuple[int, int]]:
         """(seq, bytes) of every batch that waits, in the order of seq."""
@@ -163,70 +168,13 @@ class SpoolStream:
             os.close(self._lock_fd)
             self._lock_fd = None
 
-    def _file(self, seq: int) -> Path:
-        return self.path / f"{seq:012d}{_BATCH}"
-
-    def _tail(self, seq: int) -> Path:
-        return self.path / f"{seq:012d}{_TAIL}"
-
-    def _recover(self, restore: Restore | None) -> None:
-        """Make batches of the tails that have none, under their numbers: what was sent after all, the ledger knows."""
-        tails, written, last_step = _numbered(self.path, _TAIL), _numbered(self.path, _BATCH), 0
-        known = [*tails, *written, *_numbered(self.path / _REJECTED, _BATCH)]
-        next_seq = max(self._counted(), 1 + max(known, default=-1))
-        for seq in tails:
-            rows, of_step = tail.read(self._tail(seq))
-            last_step = max(last_step, of_step)
-            if rows and seq not in written:
-                _write_whole(self._file(seq), encode(rows))
-        self._set_count(next_seq)
-        left_over = [left for left in left_in(self.path) if left.number > last_step]
-        if left_over and restore is None:
-            self.problems.append(
-                f"{self.path}: {len(left_over)} steps were handed over and never reduced, which takes torch: push from "
-                "an environment that has it"
-            )
-        stay = {left.path for left in left_over} if restore is None else self._reduce(left_over, next_seq, restore)
-        for path in self.path.glob(f"*{_STEP}"):  # never handed over, or rows by now, or torn when the host ended
-            if path not in stay:
-                path.unlink(missing_ok=True)
-        for seq in tails:  # after the steps that became part of them
-            self._tail(seq).unlink(missing_ok=True)
-
-    def _reduce(self, found: list[Left], next_seq: int, restore: Restore) -> set[Path]:
-        """Make a batch of each step that was handed over and never reduced; returns the files that stay."""
-        stay = set()
-        for left in found:
-            try:
-                body = encode(restore(*left.read()))
-            except Exception as error:  # noqa: BLE001 - whatever it is, the other steps are not to be held up by it
-                self.problems.append(f"{left.path} cannot be reduced: {type(error).__name__}: {error}")
-                stay.add(left.path)
-                continue
-            seq = next_seq if left.seq is None else left.seq
-            next_seq = max(next_seq, seq + 1)
-            left.becomes(seq)  # first: whoever comes after us, were we stopped here, makes the same batch again
-            self._set_count(next_seq)
-            _write_whole(self._file(seq), body)
-            left.path.unlink()
-        return stay
-
-    def _counted(self) -> int:
-        with contextlib.suppress(OSError, struct.error):
-            count: int = _COUNT.unpack((self.path / _NEXT).read_bytes())[0]
-            return count
-        return 0
-
-    def _set_count(self, next_seq: int) -> None:
-        (self.path / _NEXT).write_bytes(_COUNT.pack(next_seq))
-
     def _remove_if_empty(self) -> None:
-        if self.pending() or (self.path / _REJECTED).exists() or any(_numbered(self.path, _TAIL).values()):
+        if self.pending() or (self.path / REJECTED).exists() or any(numbered(self.path, TAIL).values()):
             return
         if left_in(self.path):
             return
         # The lock goes last: whoever opened it meanwhile sees that the file it locked is gone.
-        for name in [*(n for n in os.listdir(self.path) if n != _LOCK), _LOCK]:
+        for name in [*(n for n in os.listdir(self.path) if n != LOCK), LOCK]:
             (self.path / name).unlink()
         self.path.rmdir()
         self.path.parent.rmdir()  # fails, rightly, while the run has other streams
@@ -277,8 +225,8 @@ def pending_streams(root: Path) -> Iterator[PendingStream]:
         streams = [p for run in runs for p in sorted(run.iterdir()) if _is_valid(_STREAM_ID, p.name) and p.is_dir()]
     for path in streams:
         with _explained(path):
-            tails = {seq: size for seq, size in _numbered(path, _TAIL).items() if size}
-            batches, rejected = tails | _numbered(path, _BATCH), _batches_in(path / _REJECTED)
+            tails = {seq: size for seq, size in numbered(path, TAIL).items() if size}
+            batches, rejected = tails | numbered(path, BATCH), _batches_in(path / REJECTED)
             sizes = [*batches.values(), *(left.size for left in left_in(path))]
             if sizes or rejected:
                 yield PendingStream(path, path.parent.name, len(sizes), sum(sizes), len(rejected), is_live(path))
@@ -301,7 +249,7 @@ def _locked(path: Path, make: bool) -> int:
         if make:
             path.mkdir(parents=True, exist_ok=True)
         try:
-            fd = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+            fd = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
         except FileNotFoundError:
             if make:
                 continue
@@ -320,41 +268,8 @@ def _locked(path: Path, make: bool) -> int:
     raise FileNotFoundError(f"{path} vanishes as fast as it is made")
 
 
-def _write_whole(path: Path, body: bytes) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        with open(partial, "wb") as file:
-            file.write(body)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            partial.unlink()
-        raise
-    _sync_directory(path.parent)
-
-
-def _sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 def _batches_in(path: Path) -> list[tuple[int, int]]:
-    return sorted(_numbered(path, _BATCH).items())
-
-
-def _numbered(path: Path, suffix: str) -> dict[int, int]:
-    """Number -> bytes of the files of a kind."""
-    found: dict[int, int] = {}
-    for entry in os.scandir(path) if path.is_dir() else ():
-        if _NUMBERED.fullmatch(entry.name) and entry.name.endswith(suffix):
-            with contextlib.suppress(FileNotFoundError):  # sent and deleted while we look
-                found[int(entry.name[:12])] = entry.stat().st_size
-    return found
+    return sorted(numbered(path, BATCH).items())
 
 
 def _valid(adapter: TypeAdapter[str], name: str) -> str:

@@ -42,22 +42,22 @@ def append(path: Path, record: pa.Buffer, of_step: int = 0) -> None:
         os.close(fd)
 
 
-def read(path: Path) -> tuple[Tables, int]:
-    """The rows of all whole records, table by table, and the last handed-over step among them. Raises OSError."""
+def read(path: Path) -> tuple[Tables, set[int]]:
+    """The rows of all whole records, table by table, and which handed-over steps they are of. Raises OSError."""
     data, at = path.read_bytes(), 0
     parts: dict[str, list[pa.Table]] = {}
-    last_step = 0
+    steps = set()
     while at + _HEADER.size <= len(data):
         size, checksum, of_step = _HEADER.unpack_from(data, at)
         record = data[at + _HEADER.size : at + _HEADER.size + size]
         if len(record) < size or zlib.crc32(record) != checksum:
             break
         at += _HEADER.size + size
-        last_step = max(last_step, of_step)
+        steps.add(of_step)
         with contextlib.suppress(MalformedBatch, UnknownVersion):  # of another version: what can be read is
             for name, table in decode_plain(pa.py_buffer(record)).items():
                 parts.setdefault(name, []).append(table)
-    return {name: pa.concat_tables(tables) for name, tables in parts.items()}, last_step
+    return {name: pa.concat_tables(tables) for name, tables in parts.items()}, steps
 
 
 def _write_all(fd: int, piece: memoryview) -> None:

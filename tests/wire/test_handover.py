@@ -7,7 +7,7 @@ import os
 import pyarrow as pa
 import pytest
 
-from entrostat.wire import handover, spool
+from entrostat.wire import handover, recovery
 from entrostat.wire.codec import decode, encode, encode_plain
 from entrostat.wire.handover import Handover, left_in
 from entrostat.wire.spool import SpoolStream, pending_streams
@@ -228,7 +228,7 @@ def test_a_number_that_was_used_for_a_batch_sent_from_memory_is_not_used_again(s
     assert adopted(tmp_path) == ({5: [7]}, [])
 
 
-@pytest.mark.parametrize("stopped_at", ["_write_whole", "unlink"])
+@pytest.mark.parametrize("stopped_at", ["write_whole", "unlink"])
 def test_who_is_stopped_while_making_the_batch_makes_it_once(stream, tmp_path, monkeypatch, stopped_at):
     given = Handover(stream.path)
     hand_over(given, 1)
@@ -238,7 +238,7 @@ def test_who_is_stopped_while_making_the_batch_makes_it_once(stream, tmp_path, m
     def stop(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(*((spool, stopped_at) if stopped_at == "_write_whole" else (spool.Path, stopped_at)), stop)
+    monkeypatch.setattr(*((recovery, stopped_at) if stopped_at == "write_whole" else (recovery.Path, stopped_at)), stop)
     with pytest.raises(KeyboardInterrupt):
         SpoolStream.adopt(stream.path, restore)
     monkeypatch.undo()
@@ -259,6 +259,40 @@ def test_without_torch_it_says_so_and_the_steps_wait_for_who_has_it(stream, tmp_
     held.release()
 
     assert adopted(tmp_path) == ({1: [2]}, [])
+
+
+def test_a_step_whose_rows_no_disk_took_is_made_again_with_its_batch_and_once(stream, tmp_path):
+    given = Handover(stream.path)
+    records = [hand_over(given, step) for step in (1, 2, 3)]
+    stream.append(4, encode_plain(metric(2)), of_step=2)  # the disk took the second one's rows alone
+    records[0].becomes(4)
+    records[2].becomes(4)
+    stream.count(5)
+    stream.release()
+
+    assert adopted(tmp_path, restore=None)[0] == {}, "the batch waits for its steps"
+    assert adopted(tmp_path) == ({4: [2, 1, 3]}, [])
+    assert adopted(tmp_path) == ({4: [2, 1, 3]}, [])
+
+
+def test_a_step_that_is_in_its_batch_already_is_not_made_again(stream, tmp_path):
+    hand_over(Handover(stream.path), 1).becomes(0)
+    stream.write(0, encode(metric(1)))
+    stream.release()
+
+    assert adopted(tmp_path) == ({0: [1]}, [])
+    assert left_in(stream.path) == []
+
+
+def test_a_file_that_cannot_be_wiped_is_removed(tmp_path, monkeypatch):
+    record = hand_over(Handover(tmp_path), 1)
+
+    def refuse(_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(handover.StepFile, "wipe", refuse)
+    record.free()
+    assert left_in(tmp_path) == []
 
 
 def test_a_step_that_cannot_be_reduced_is_told_of_and_holds_nobody_up(stream, tmp_path):

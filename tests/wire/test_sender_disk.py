@@ -100,6 +100,26 @@ def test_what_was_handed_over_is_let_go_when_its_rows_are_kept_or_dropped(make_s
     assert not list(tmp_path.rglob("*.step"))
 
 
+@pytest.mark.usefixtures("own_disk")
+def test_what_was_handed_over_stays_where_it_is_while_no_disk_takes_its_rows(
+    make_sender, step, full_disk, tmp_path, monkeypatch
+):
+    def refuse(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(SpoolStream, "append", refuse)
+    sender = make_sender(None, linger_s=0.0)
+    sender.handover.keep([memoryview(b"abc")])
+    sender.put(step(1), 100, record=sender.handover.seal(b"about"))
+    sender.flush(PATIENCE_S)
+    [stream] = (path.parent for path in tmp_path.rglob("open.json"))
+    assert [left.seq for left in left_in(stream)] == [0], "its batch is in memory alone"
+
+    full_disk.clear()
+    until(lambda: not left_in(stream))
+    assert spooled_steps(tmp_path) == [1]
+
+
 def test_with_disk_and_memory_full_the_queue_fills_and_the_drop_is_counted(make_sender, step, full_disk, tmp_path):
     sender = make_sender(None, linger_s=0.0, max_queue_bytes=1000)
     until(lambda: sender.put(step(1), 400) or sender.counters.dropped_items > 0)
