@@ -20,7 +20,7 @@ from entrostat.wire.errors import Refused, ServerDown, SpoolBusy, SpoolError
 from entrostat.wire.messages import Ack, DesiredState, StreamOpen, StreamOpened
 from entrostat.wire.recovery import Restore
 from entrostat.wire.retry import Backoff, Verdict, verdict_on
-from entrostat.wire.spool import PendingStream, SpoolStream, pending_streams
+from entrostat.wire.spool import PendingStream, SpoolStream, pending_streams, sweep
 
 _Answer = TypeVar("_Answer", bound=BaseModel)
 
@@ -317,6 +317,7 @@ def push(
     finally:
         for _, stream in held:
             stream.release()
+    sweep(root)
     return report
 
 

@@ -218,18 +218,34 @@ def pending_streams(root: Path) -> Iterator[PendingStream]:
     Raises:
         SpoolError: ``root`` is not a directory or cannot be read.
     """
-    if not root.exists():
-        return
-    with _explained(root):
-        runs = sorted(p for p in root.iterdir() if _is_valid(_RUN_ID, p.name) and p.is_dir())
-        streams = [p for run in runs for p in sorted(run.iterdir()) if _is_valid(_STREAM_ID, p.name) and p.is_dir()]
-    for path in streams:
+    for path in _streams(root):
         with _explained(path):
             tails = {seq: size for seq, size in numbered(path, TAIL).items() if size}
             batches, rejected = tails | numbered(path, BATCH), _batches_in(path / REJECTED)
             sizes = [*batches.values(), *(left.size for left in left_in(path))]
             if sizes or rejected:
                 yield PendingStream(path, path.parent.name, len(sizes), sum(sizes), len(rejected), is_live(path))
+
+
+def sweep(root: Path) -> None:
+    """Remove what is left of streams that ended with nothing to send; every other is left as it is.
+
+    Raises:
+        SpoolError: as ``pending_streams``.
+    """
+    waiting = {pending.path for pending in pending_streams(root)}
+    for path in _streams(root):
+        if path not in waiting and (path / OPEN).exists():  # without it, it is about to be made
+            with contextlib.suppress(SpoolError):  # a live one, or not one of ours
+                SpoolStream.adopt(path).release()
+
+
+def _streams(root: Path) -> list[Path]:
+    if not root.exists():
+        return []
+    with _explained(root):
+        runs = sorted(p for p in root.iterdir() if _is_valid(_RUN_ID, p.name) and p.is_dir())
+        return [p for run in runs for p in sorted(run.iterdir()) if _is_valid(_STREAM_ID, p.name) and p.is_dir()]
 
 
 def is_live(path: Path) -> bool:

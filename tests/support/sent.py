@@ -8,9 +8,9 @@ from entrostat.wire.tables import TOKEN
 _DEFAULTS = {"bool": True, "string": "uniform", "float": 0.5}
 
 
-def token_rows(count):
+def token_rows(count, step=1):
     row = {f.name: None if f.nullable else _DEFAULTS.get(str(f.type), 1) for f in TOKEN}
-    return pa.Table.from_pylist([row] * count, schema=TOKEN)
+    return pa.Table.from_pylist([row | {"step": step, "pos": pos} for pos in range(count)], schema=TOKEN)
 
 
 def spooled_steps(root):

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from entrostat.wire.errors import SpoolBusy, SpoolError
-from entrostat.wire.spool import SpoolStream, pending_streams
+from entrostat.wire.spool import SpoolStream, pending_streams, sweep
 
 ID = "0123456789abcdef" * 2
 
@@ -72,6 +72,18 @@ def test_a_run_directory_goes_with_its_last_stream(stream, tmp_path, opening):
     assert names(tmp_path / "run") == ["f" * 32]
     other.release()
     assert names(tmp_path) == []
+
+
+def test_what_is_left_of_streams_with_nothing_to_send_is_swept_away_and_nothing_else(stream, tmp_path, opening):
+    others = [SpoolStream.create(tmp_path, opening, f"{number:032x}") for number in range(3)]
+    others[1].write(0, b"body")
+    for one in others[:2]:
+        one.let_go()
+    sweep(tmp_path)
+
+    assert sorted(p.name for p in (tmp_path / "run").iterdir()) == sorted([ID, f"{1:032x}", f"{2:032x}"])
+    for one in [*others[1:], stream]:
+        one.release()
 
 
 def test_a_rejected_batch_is_kept_with_its_reason(stream, tmp_path):
