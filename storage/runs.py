@@ -1,6 +1,7 @@
 """Runs as the API gives them: summaries, details, events; and what people may change."""
 
 import json
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,9 +19,9 @@ LATEST_SIGNALS = ("entropy_mean", "reward_mean", "pass_at_1", "d_collapse", "ppl
 LATEST_WITHIN_STEPS = 50
 """The latest value of a signal is looked for among so many last steps."""
 
-_LAST_STEP = """
-select max(t.received), max(least(t.last_step, coalesce(s.valid_to_step, t.last_step)))
-from raw.batch t join raw.stream s on t.stream = s.stream where t.run = ?
+_LAST_STEPS = """
+select t.run, max(t.received), max(least(t.last_step, coalesce(s.valid_to_step, t.last_step)))
+from raw.batch t join raw.stream s on t.stream = s.stream where t.run in (select unnest(?)) group by t.run
 """
 
 
@@ -34,8 +35,8 @@ def key_of(cursor: duckdb.DuckDBPyConnection, run_id: str) -> int:
 
 def last_step(cursor: duckdb.DuckDBPyConnection, key: int) -> int | None:
     """The highest step of a run, where it has one; what a resumed session superseded does not count."""
-    found: int | None = cursor.execute(_LAST_STEP, [key]).fetchall()[0][1]
-    return found
+    rows = cursor.execute(_LAST_STEPS, [[key]]).fetchall()
+    return rows[0][2] if rows else None
 
 
 def names(cursor: duckdb.DuckDBPyConnection, search: str | None, limit: int) -> list[str]:
@@ -48,32 +49,46 @@ def names(cursor: duckdb.DuckDBPyConnection, search: str | None, limit: int) -> 
     return [row[0] for row in rows]
 
 
-def summary(cursor: duckdb.DuckDBPyConnection, run_id: str) -> dict[str, Any]:
-    """A run's summary, with what ``with_status`` needs to tell its status at another moment."""
-    key = key_of(cursor, run_id)
-    created, trainer, host, commit, world_size, tags, notes = cursor.execute(
-        "select created, trainer, host, git_commit, world_size, tags, notes from raw.run where run = ?", [key]
-    ).fetchall()[0]
-    last_batch, last_step = cursor.execute(_LAST_STEP, [key]).fetchall()[0]
-    opened = cursor.execute("select max(opened) from raw.stream where run = ?", [key]).fetchall()[0][0]
-    ended = cursor.execute(
-        "select max(received) from raw.event_row where run = ? and kind = 'run_ended'", [key]
-    ).fetchall()[0][0]
-    return {
-        "run": run_id,
-        "created": iso(created),
-        "last_seen": iso(last_batch),
-        "trainer": trainer,
-        "tags": json.loads(tags),
-        "notes": notes,
-        "host": host,
-        "git_commit": commit,
-        "world_size": world_size,
-        "last_step": last_step,
-        "latest": {} if last_step is None else latest(cursor, run_id, last_step),
-        "_alive": max(t for t in (last_batch, opened, created) if t is not None),
-        "_is_ended": ended is not None and (opened is None or ended >= opened),
-    }
+def summaries(cursor: duckdb.DuckDBPyConnection, run_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Summaries of the runs there are, with what ``with_status`` needs to tell their status at another moment.
+
+    Five queries however many runs: one by one, a list of 32 live runs took the page 4 s (``benchmarks/load.py``).
+    """
+    rows = cursor.execute(
+        "select run, run_id, created, trainer, host, git_commit, world_size, tags, notes from raw.run "
+        "where run_id in (select unnest(?))",
+        [list(run_ids)],
+    ).fetchall()
+    keys = [row[0] for row in rows]
+    ends = {key: (last_batch, step) for key, last_batch, step in cursor.execute(_LAST_STEPS, [keys]).fetchall()}
+    opened = dict(_by_run(cursor, "select run, max(opened) from raw.stream", keys))
+    ended = dict(_by_run(cursor, "select run, max(received) from raw.event_row", keys, "and kind = 'run_ended'"))
+    steps = {run_id: ends[key][1] for key, run_id, *_ in rows if key in ends and ends[key][1] is not None}
+    newest = latest(cursor, steps) if steps else {}
+    found = {}
+    for key, run_id, created, trainer, host, commit, world_size, tags, notes in rows:
+        last_batch, step = ends.get(key, (None, None))
+        moments = (last_batch, opened.get(key), created)
+        found[run_id] = {
+            "run": run_id,
+            "created": iso(created),
+            "last_seen": iso(last_batch),
+            "trainer": trainer,
+            "tags": json.loads(tags),
+            "notes": notes,
+            "host": host,
+            "git_commit": commit,
+            "world_size": world_size,
+            "last_step": step,
+            "latest": newest.get(run_id, {}),
+            "_alive": max(moment for moment in moments if moment is not None),
+            "_is_ended": key in ended and (opened.get(key) is None or ended[key] >= opened[key]),
+        }
+    return found
+
+
+def _by_run(cursor: duckdb.DuckDBPyConnection, select: str, keys: list[int], more: str = "") -> list[tuple[int, Any]]:
+    return cursor.execute(f"{select} where run in (select unnest(?)) {more} group by run", [keys]).fetchall()
 
 
 def with_status(kept: dict[str, Any]) -> dict[str, Any]:
@@ -85,16 +100,29 @@ def with_status(kept: dict[str, Any]) -> dict[str, Any]:
 
 
 def latest(
-    cursor: duckdb.DuckDBPyConnection, run_id: str, last_step: int, signals: tuple[str, ...] = LATEST_SIGNALS
-) -> dict[str, float]:
-    """The newest value of each of ``signals`` that is known."""
+    cursor: duckdb.DuckDBPyConnection, last_steps: Mapping[str, int], signals: tuple[str, ...] = LATEST_SIGNALS
+) -> dict[str, dict[str, float]]:
+    """Run -> signal -> its newest value, of those of ``signals`` that are known.
+
+    Args:
+        last_steps: run -> its last step.
+    """
+    runs, froms = [*last_steps], [step - LATEST_WITHIN_STEPS for step in last_steps.values()]
     rows = cursor.execute(
-        # Of these none is derived; without the derived ones the engine has half as much to plan.
-        "select name, arg_max(value, step) from raw.core_metric where run = ? and step > ? and name in "
-        f"({', '.join('?' for _ in signals)}) and value is not null group by name",
-        [run_id, last_step - LATEST_WITHIN_STEPS, *signals],
+        # Of these none is derived; without the derived ones the engine has half as much to plan. The first conditions
+        # reach into the table, the join holds each run to its own last steps.
+        "select m.run, m.name, arg_max(m.value, m.step) from raw.core_metric m "
+        "join (select unnest($runs) as run, unnest($froms) as from_step) w on m.run = w.run and m.step > w.from_step "
+        f"where m.run in ({', '.join(f'$run_{k}' for k in range(len(runs)))}) and m.step > $lowest "
+        f"and m.name in ({', '.join(f'$name_{k}' for k in range(len(signals)))}) and m.value is not null group by all",
+        {"runs": runs, "froms": froms, "lowest": min(froms)}
+        | {f"run_{k}": run for k, run in enumerate(runs)}
+        | {f"name_{k}": name for k, name in enumerate(signals)},
     ).fetchall()
-    return dict(rows)
+    found: dict[str, dict[str, float]] = {run: {} for run in runs}
+    for run, name, value in rows:
+        found[run][name] = value
+    return found
 
 
 def details(cursor: duckdb.DuckDBPyConnection, run_id: str) -> dict[str, Any]:

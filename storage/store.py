@@ -155,39 +155,39 @@ class Store:
         """Summaries of the runs, newest first. ``search`` is part of a name, tag or note."""
         versions = dict(self._versions)  # before the snapshot: a summary may then be newer than its version, not older
         with self._database.reading() as cursor:
-            names = runs.names(cursor, search, limit)
-            return [self._summary(cursor, name, versions) for name in names]
+            return self._summaries_of(cursor, runs.names(cursor, search, limit), versions)
 
     def run(self, run_id: str) -> dict[str, Any]:
         """A run's summary with its settings, streams, baseline and the names of its signals. Raises NotFound."""
         versions = dict(self._versions)
         with self._database.reading() as cursor:
-            return self._summary(cursor, run_id, versions) | runs.details(cursor, run_id)
+            runs.key_of(cursor, run_id)
+            return self._summaries_of(cursor, [run_id], versions)[0] | runs.details(cursor, run_id)
 
     def status(self, run_id: str) -> str:
         """``live``, ``ended`` or ``silent``. Raises NotFound."""
         versions = dict(self._versions)
         with self._database.reading() as cursor:
-            return str(self._summary(cursor, run_id, versions)["status"])
+            runs.key_of(cursor, run_id)
+            return str(self._summaries_of(cursor, [run_id], versions)[0]["status"])
 
     def live_signals(self, signals: tuple[str, ...], limit: int) -> list[tuple[str, int | None, dict[str, float]]]:
         """(run, last step, signal -> newest value) of the live runs, newest first, at most ``limit``."""
-        found: list[tuple[str, int | None, dict[str, float]]] = []
-        for summary in self.runs(limit=LIVE_RUNS_LOOKED_AT):
-            if summary["status"] == "live" and len(found) < limit:
-                last_step = summary["last_step"]
-                with self._database.reading() as cursor:
-                    values = {} if last_step is None else runs.latest(cursor, summary["run"], last_step, signals)
-                found.append((summary["run"], last_step, values))
-        return found
+        live = [s for s in self.runs(limit=LIVE_RUNS_LOOKED_AT) if s["status"] == "live"][:limit]
+        last_steps = {s["run"]: s["last_step"] for s in live if s["last_step"] is not None}
+        with self._database.reading() as cursor:
+            values = runs.latest(cursor, last_steps, signals) if last_steps else {}
+        return [(s["run"], s["last_step"], values.get(s["run"], {})) for s in live]
 
-    def _summary(self, cursor: duckdb.DuckDBPyConnection, run_id: str, versions: dict[str, int]) -> dict[str, Any]:
-        version = versions.get(run_id, 0)
-        held = self._summaries.get(run_id)
-        if held is None or held[0] != version:
-            held = (version, runs.summary(cursor, run_id))
-            self._summaries[run_id] = held
-        return runs.with_status(held[1])
+    def _summaries_of(
+        self, cursor: duckdb.DuckDBPyConnection, run_ids: list[str], versions: dict[str, int]
+    ) -> list[dict[str, Any]]:
+        """Those of the runs that changed since they were last asked for are made anew."""
+        held = {run_id: self._summaries.get(run_id) for run_id in run_ids}
+        stale = [run_id for run_id, kept in held.items() if kept is None or kept[0] != versions.get(run_id, 0)]
+        for run_id, made in (runs.summaries(cursor, stale) if stale else {}).items():
+            self._summaries[run_id] = held[run_id] = (versions.get(run_id, 0), made)
+        return [runs.with_status(kept[1]) for kept in held.values() if kept is not None]
 
     def update_run(self, run_id: str, tags: dict[str, str] | None = None, notes: str | None = None) -> None:
         """Replace a run's tags or notes; None leaves them. Raises NotFound."""
