@@ -8,6 +8,7 @@ import json
 import os
 import random
 import tempfile
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,6 +33,8 @@ from entrostat.wire.client import Client, push
 
 LONG = int(os.environ.get("ENTROSTAT_FAULTS", "0"))
 """So many stories, others each time; 0: a few, always the same."""
+A_MOMENT = st.sampled_from([0.0, 0.02, 0.05, 0.1])
+"""Until a kill: what was just put is on its way then."""
 
 
 @dataclass
@@ -78,7 +81,7 @@ class Telemetry(RuleBasedStateMachine):
 
     @initialize()
     def begin(self):
-        self.server.start()
+        self.server.start(commit_s=0.05)
         self.is_up = True
         self.start_probe(True, 0.0)
 
@@ -91,13 +94,13 @@ class Telemetry(RuleBasedStateMachine):
         self.probes.append(Told(probe, is_roomy))
 
     @precondition(lambda self: self.running)
-    @rule(data=st.data(), count=st.integers(1, 8), num_tokens=st.integers(0, 40), is_handed_over=st.booleans())
-    def put(self, data, count, num_tokens, is_handed_over):
-        told = data.draw(st.sampled_from(self.running))
-        for _ in range(count):
-            self.step += 1
-            outlives = told.probe.ask("put", self.step, num_tokens, is_handed_over)
-            told.puts[self.step] = Put(num_tokens, outlives, told.is_disk_full)
+    @rule(count=st.integers(1, 8), num_tokens=st.integers(0, 40), is_handed_over=st.booleans())
+    def put(self, count, num_tokens, is_handed_over):
+        for told in self.running:
+            for _ in range(count):
+                self.step += 1
+                outlives = told.probe.ask("put", self.step, num_tokens, is_handed_over)
+                told.puts[self.step] = Put(num_tokens, outlives, told.is_disk_full)
 
     @precondition(lambda self: self.running)
     @rule(data=st.data())
@@ -105,9 +108,11 @@ class Telemetry(RuleBasedStateMachine):
         data.draw(st.sampled_from(self.running)).probe.ask("flush", 0.3)
 
     @precondition(lambda self: self.running)
-    @rule(data=st.data())
-    def kill_probe(self, data):
+    @rule(data=st.data(), is_handed_over=st.booleans(), later_s=A_MOMENT)
+    def kill_probe(self, data, is_handed_over, later_s):
         told = data.draw(st.sampled_from(self.running))
+        self.put(3, 5, is_handed_over)
+        time.sleep(later_s)
         told.probe.kill()
         told.was_killed = True
 
@@ -118,9 +123,10 @@ class Telemetry(RuleBasedStateMachine):
         told.is_disk_full = not told.is_disk_full
         told.probe.ask("disk", "full" if told.is_disk_full else "roomy")
 
-    @rule(faults=st.lists(st.sampled_from(FAULTS), min_size=1, max_size=6))
-    def disturb_the_network(self, faults):
+    @rule(faults=st.lists(st.sampled_from(FAULTS), min_size=1, max_size=6), is_handed_over=st.booleans())
+    def disturb_the_network(self, faults, is_handed_over):
         self.network.faults.extend(faults)
+        self.put(2, 5, is_handed_over)
 
     @precondition(lambda self: self.is_up)
     @rule(seed=st.integers(0, 9))
@@ -128,15 +134,20 @@ class Telemetry(RuleBasedStateMachine):
         self.network.repeat(random.Random(seed))
 
     @precondition(lambda self: self.is_up)
-    @rule()
-    def kill_server(self):
+    @rule(later_s=A_MOMENT, at_an_answer=st.booleans())
+    def kill_server(self, later_s, at_an_answer):
+        num_acked, deadline = len(self.network.acked), time.monotonic() + 1.0
+        self.put(3, 5, False)
+        while at_an_answer and len(self.network.acked) == num_acked and time.monotonic() < deadline:
+            time.sleep(0.001)
+        time.sleep(0.0 if at_an_answer else later_s)
         self.server.kill()
         self.is_up = False
 
     @precondition(lambda self: not self.is_up)
-    @rule(clock_s=st.sampled_from([0.0, -3e6, 3e6]))
-    def start_server(self, clock_s):
-        self.server.start(clock_s)
+    @rule(clock_s=st.sampled_from([0.0, -3e6, 3e6]), commit_s=st.sampled_from([0.0, 0.05]))
+    def start_server(self, clock_s, commit_s):
+        self.server.start(clock_s, commit_s)
         self.is_up = True
 
     @rule()

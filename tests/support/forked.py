@@ -10,6 +10,7 @@ import os
 import resource
 import sys
 import threading
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -112,10 +113,10 @@ class Server:
         self.data, self.port, self._settings = data, port, settings
         self.process = None
 
-    def start(self, clock_s=0.0):
-        """Starts it, with a clock that is wrong by so much; returns when it listens."""
+    def start(self, clock_s=0.0, commit_s=0.0):
+        """Starts it, with a clock that is wrong by so much, on a disk that takes so long; returns when it listens."""
         ready, told = CONTEXT.Pipe(duplex=False)
-        arguments = (told, str(self.data), self.port, clock_s, self._settings)
+        arguments = (told, str(self.data), self.port, clock_s, commit_s, self._settings)
         self.process = CONTEXT.Process(target=_serve, args=arguments, daemon=True)
         self.process.start()
         told.close()
@@ -148,10 +149,13 @@ class _Told(io.TextIOBase):
         return len(text)
 
 
-def _serve(told, data, port, clock_s, settings):
+def _serve(told, data, port, clock_s, commit_s, settings):
     from entrostat.server.run import serve
     from entrostat.server.settings import Settings
+    from entrostat.storage import rows
 
+    insert = rows.insert_rows
+    rows.insert_rows = lambda *given: (time.sleep(commit_s), insert(*given))  # within the transaction
     for module in list(sys.modules.values()):
         if getattr(module, "__name__", "").startswith("entrostat.") and hasattr(module, "utc_now"):
             module.utc_now = _clock(module.utc_now, clock_s)
