@@ -10,7 +10,7 @@ WORKERS ?= 2
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help demo test test-gpu bench-gpu bench-head test-trl-oldest test-verl test-vllm bench bench-kernels bench-stream bench-server check docs format browser clean
+.PHONY: help demo test test-gpu bench-gpu bench-head test-trl-oldest test-verl test-vllm bench bench-kernels bench-stream bench-server faults load check docs format browser clean
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
@@ -114,6 +114,17 @@ bench-stream: $(VENV)/.installed  ## what a step costs on the training thread (A
 bench-server: $(VENV)/.installed  ## rows a second over HTTP until durable, beside DuckDB's own bulk INSERT
 	@echo "==> benchmarks/server_ingest.py $(ARGS)"
 	$(BIN)/python -P benchmarks/server_ingest.py $(ARGS)
+
+# Stories that hypothesis makes up, and twice as many kills; the figures are in docs/reliability.md.
+FAULTS ?= 60
+faults: $(VENV)/.installed  ## kill -9, lost requests, full disks, wrong clocks, at length: is every row there, once? (FAULTS=200)
+	@echo "==> pytest with ENTROSTAT_FAULTS=$(FAULTS)"
+	ENTROSTAT_FAULTS=$(FAULTS) $(BIN)/python -P -m pytest -s --timeout 7200 tests/flow/test_exactly_once.py \
+		tests/flow/test_kills.py $(ARGS)
+
+load: $(VENV)/.installed  ## 32 runs at once, heavy SQL, a server that stood still: latencies, memory, every row counted
+	@echo "==> benchmarks/load.py $(ARGS)"
+	$(BIN)/python -P benchmarks/load.py $(ARGS)
 
 check: $(VENV)/.installed  ## ruff, mypy, the rule of imports, compose file, Dockerfile
 	@echo "==> ruff, mypy, import-linter, docker-compose config, hadolint"
