@@ -99,7 +99,7 @@ class Runner:
         """How many steps its reader finds after one run, or why it finds nothing."""
         try:
             with self._process(tool, work, "--steps", str(steps), *more) as (folder, _):
-                time.sleep(SETTLE_S)
+                time.sleep(SETTLE_S if more else 0.0)
                 with self._process(tool, work, "--count", folder=folder) as (_, told):
                     return told
         except Failed as error:

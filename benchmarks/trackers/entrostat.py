@@ -1,4 +1,4 @@
-"""Ours: ``capture`` of a micro-batch, ``Recorder.end_step``, spool on disk, no server. Token ids and mask are copied too."""
+"""Ours: ``capture`` of a micro-batch, ``Recorder.end_step``, spool on disk, no server. It copies ids and mask too."""
 
 import contextlib
 import sys

@@ -35,6 +35,4 @@ def left(folder: Path, work: str) -> set[int]:
     return {step.step for step in steps if SCALAR_NAMES[-1] in step.extra}
 
 
-TOOLS = (
-    Tool("rlprobe", start, left, SCALARS, PACKAGE, no_tokens="keeps numbers a step and a sample's text, none a token"),
-)
+TOOLS = (Tool("rlprobe", start, left, SCALARS, PACKAGE, no_tokens="keeps numbers of steps and samples"),)

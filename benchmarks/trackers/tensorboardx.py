@@ -1,4 +1,4 @@
-"""tensorboardX: a thread writes a file of events. It has no table and no file: only histograms keep something of tokens."""
+"""tensorboardX: a thread writes a file of events. It has no table and no file for tokens, only histograms."""
 
 import contextlib
 from collections.abc import Iterator
