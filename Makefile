@@ -107,7 +107,7 @@ bench-kernels: $(VENV)/.installed  ## the statistics of logits on a CPU, against
 	@echo "==> benchmarks/kernels.py $(ARGS)"
 	$(BIN)/python -P benchmarks/kernels.py $(ARGS)
 
-bench-stream: $(VENV)/.installed  ## what a step costs on the training thread (ARGS="--peers PYTHON", ARGS=--kill, ARGS=--profile)
+bench-stream: $(VENV)/.installed  ## what a step costs on the training thread (ARGS="--install FOLDER", ARGS="--peers FOLDER", ARGS=--kill, ARGS=--profile)
 	@echo "==> benchmarks/caller_thread.py $(ARGS)"
 	$(BIN)/python -P benchmarks/caller_thread.py $(ARGS)
 

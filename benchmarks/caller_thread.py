@@ -1,13 +1,14 @@
 """What a step of logging costs the training thread, ours beside trackers', and what is left of it after SIGKILL.
 
 The work is one of: 40 scalars a step; 40 scalars and 16,384 tokens x 6 float32. Every tool gets the same values, one
-step each ``--pace-ms``, in a process of its own; rounds alternate the order. Trackers run in an environment of theirs:
+step each ``--pace-ms``, in a process of its own; rounds alternate the order. `trackers/` has a module for each tool.
+Each tracker has an environment of its own, and no network is used:
 
-    python -m venv PEERS && PEERS/bin/pip install numpy pandas wandb trackio tensorboardX
-    python -P benchmarks/caller_thread.py --peers PEERS/bin/python [--kill | --profile] [--pace-ms 0]
+    python -P benchmarks/caller_thread.py --install FOLDER
+    python -P benchmarks/caller_thread.py --peers FOLDER [--kill | --profile] [--pace-ms 0]
 
-Of ours each step is a real one: ``capture`` of a micro-batch, ``Recorder.end_step``, spool on disk, no server. It also
-copies token ids and the mask; the floors copy, or append to a file, those bytes too.
+``--peers`` takes a folder of environments, or interpreters. What is logged is no tracker's choice but its own fastest
+way that its documentation shows: asynchronous where it has that, tables, artifacts or histograms for the tokens.
 """
 
 import argparse
@@ -17,429 +18,197 @@ import json
 import os
 import signal
 import statistics
-import struct
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path.append(str(Path(__file__).resolve().parent))  # for the package trackers; behind whatever is installed
 
-import numpy as np
+from trackers import TOOLS
+from trackers.environments import Environments, find, install
+from trackers.tool import Tool
+from trackers.work import BLOCKS, SCALAR_NAMES, blocks, scalars
 
-ROWS, COLUMNS, BLOCKS, SCALARS = 64, 256, 8, 40
-NAMES = ("logp", "entropy", "advantages", "log_ratio", "sum_p2", "hidden_norm")
-SCALAR_NAMES = [f"metric/number_{i}" for i in range(SCALARS)]
 WARM_UP = 10
 """Steps at the start that are not counted: imports at first use, pages of the allocator."""
-
-Block = dict[str, np.ndarray]
-Log = Callable[[int, dict[str, float], Block], None]
-
-
-def blocks() -> list[Block]:
-    """Skewed draws of tokens' values, [64, 256] float32 each; the same in every process."""
-    random = np.random.default_rng(0)
-    shape, made = (ROWS, COLUMNS), []
-    for _ in range(BLOCKS):
-        values = {
-            "logp": -random.exponential(0.6, shape),
-            "entropy": random.exponential(0.5, shape),
-            "advantages": random.normal(size=(ROWS, 1)) + np.zeros(shape),
-            "log_ratio": random.normal(0, 0.02, shape),
-            "sum_p2": random.beta(4, 1, shape),
-            "hidden_norm": random.gamma(20, 1, shape),
-        }
-        block: Block = {name: value.astype(np.float32) for name, value in values.items()}
-        block["token_ids"] = random.integers(0, 150_000, shape)
-        block["mask"] = np.ones(shape, np.bool_)
-        made.append(block)
-    return made
-
-
-# --- the tools: each opens in a folder, gives a function of a step, and closes at the end ---------------------------
-
-
-@contextlib.contextmanager
-def memcpy(folder: Path, work: str) -> Iterator[Log]:
-    """The floor: the block's bytes copied to fresh memory."""
-    kept: list[Any] = []
-
-    def log(step: int, scalars: dict[str, float], block: Block) -> None:
-        kept.append((dict(scalars), [value.copy() for value in block.values()] if work == "tokens" else None))
-
-    yield log
-
-
-@contextlib.contextmanager
-def append(folder: Path, work: str) -> Iterator[Log]:
-    """The floor that outlives the process: the block's bytes appended to a file."""
-    with open(folder / "raw", "ab", buffering=0) as file:
-
-        def log(step: int, scalars: dict[str, float], block: Block) -> None:
-            file.write(np.array([step, *scalars.values()]).tobytes())
-            if work == "tokens":
-                file.write(b"".join(value.tobytes() for value in block.values()))
-
-        yield log
-
-
-@contextlib.contextmanager
-def rewrite(folder: Path, work: str) -> Iterator[Log]:
-    """The floor of what outlives the process: the block's bytes written to the pages that a file has already."""
-    files = [os.open(folder / f"raw{k}", os.O_RDWR | os.O_CREAT) for k in range(4)]
-
-    def log(step: int, scalars: dict[str, float], block: Block) -> None:
-        numbers = np.array([step, *scalars.values()])
-        os.pwritev(files[step % len(files)], [numbers, *(block.values() if work == "tokens" else ())], 0)
-
-    yield log
-    for file in files:
-        os.close(file)
-
-
-@contextlib.contextmanager
-def ours(folder: Path, work: str, budget: int | None = None) -> Iterator[Log]:
-    """``capture`` and ``Recorder.end_step`` into a sender with a spool."""
-    import logging
-    from datetime import UTC, datetime
-
-    import torch
-
-    from entrostat.probe.capture import Observed, capture
-    from entrostat.probe.recorder import Recorder
-    from entrostat.wire.messages import StreamOpen
-    from entrostat.wire.sender import Sender
-
-    logging.getLogger("entrostat").setLevel(logging.ERROR)  # it says, rightly, that no server is set
-    torch.set_num_threads(1)
-    opening = StreamOpen(run_id="bench", session_id="0" * 32, started=datetime.now(UTC))
-    sender = Sender(opening, url=None, token=None, root=folder)
-    recorder, generator = Recorder(sender), torch.Generator()
-    tensors: dict[int, Observed] = {}
-
-    def log(step: int, scalars: dict[str, float], block: Block) -> None:
-        if work == "tokens":
-            seen = tensors.get(id(block)) or Observed(**{k: torch.from_numpy(v) for k, v in block.items()})
-            tensors[id(block)] = seen
-            recorder.add(
-                capture(seen, measure=None, measure_all=False, budget=budget, generator=generator, keep=recorder.keep)
-            )
-        recorder.end_step(step, scalars)
-
-    yield log
-    sender.close()
-    counts = sender.counters
-    if counts.dropped_items or counts.failed_items:
-        print(f"ours lost steps: {counts}", file=sys.stderr)
-
-
-@contextlib.contextmanager
-def ours_4096(folder: Path, work: str) -> Iterator[Log]:
-    """The same with the probe's default budget: 4,096 rows of the step are chosen and kept."""
-    with ours(folder, work, 4096) as log:
-        yield log
-
-
-@contextlib.contextmanager
-def wandb(folder: Path, work: str) -> Iterator[Log]:
-    """Offline; the tokens as a Table."""
-    os.environ |= {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_DIR": str(folder)}
-    import wandb as tool
-
-    tool.Table.MAX_ROWS = tool.Table.MAX_ARTIFACT_ROWS = ROWS * COLUMNS
-    run = tool.init(project="bench", dir=str(folder))
-
-    def log(step: int, scalars: dict[str, float], block: Block) -> None:
-        more = {"tokens": tool.Table(columns=list(NAMES), data=_rows(block))} if work == "tokens" else {}
-        run.log(scalars | more, step=step)
-
-    yield log
-    run.finish()
-
-
-@contextlib.contextmanager
-def wandb_histograms(folder: Path, work: str) -> Iterator[Log]:
-    """Offline; the tokens as six histograms of 64 bins: 0.4 % of the information."""
-    os.environ |= {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_DIR": str(folder)}
-    import wandb as tool
-
-    run = tool.init(project="bench", dir=str(folder))
-
-    def log(step: int, scalars: dict[str, float], block: Block) -> None:
-        more = {n: tool.Histogram(np_histogram=np.histogram(block[n], 64)) for n in NAMES} if work == "tokens" else {}
-        run.log(scalars | more, step=step)
-
-    yield log
-    run.finish()
-
-
-@contextlib.contextmanager
-def trackio(folder: Path, work: str) -> Iterator[Log]:
-    """Local; the tokens as a Table of a data frame."""
-    os.environ |= {"TRACKIO_DIR": str(folder), "TRACKIO_LOCAL": "1"}
-    import pandas
-    import trackio as tool
-
-    with contextlib.redirect_stdout(sys.stderr):
-        tool.init(project="bench", embed=False)
-
-    def log(step: int, scalars: dict[str, float], block: Block) -> None:
-        more = {}
-        if work == "tokens":
-            more = {"tokens": tool.Table(dataframe=pandas.DataFrame({n: block[n].reshape(-1) for n in NAMES}))}
-        tool.log(scalars | more, step=step)
-
-    yield log
-    with contextlib.redirect_stdout(sys.stderr):
-        tool.finish()
-
-
-@contextlib.contextmanager
-def tensorboardx(folder: Path, work: str) -> Iterator[Log]:
-    """The tokens as six histograms, as it has no tables."""
-    from tensorboardX import SummaryWriter
-
-    writer = SummaryWriter(str(folder))
-
-    def log(step: int, scalars: dict[str, float], block: Block) -> None:
-        for name, value in scalars.items():
-            writer.add_scalar(name, value, step)
-        for name in NAMES if work == "tokens" else ():
-            writer.add_histogram(name, block[name], step, bins=64)
-
-    yield log
-    writer.close()
-
-
-def _rows(block: Block) -> list[list[float]]:
-    stacked: list[list[float]] = np.stack([block[name].reshape(-1) for name in NAMES], 1).tolist()
-    return stacked
-
-
-TOOLS: dict[str, Callable[[Path, str], contextlib.AbstractContextManager[Log]]] = {
-    "floor: memcpy": memcpy,
-    "floor: append to a file": append,
-    "floor: files used again": rewrite,
-    "entrostat, all tokens": ours,
-    "entrostat, 4,096 rows": ours_4096,
-    "trackio": trackio,
-    "wandb offline": wandb,
-    "wandb offline, histograms": wandb_histograms,
-    "tensorboardX, histograms": tensorboardx,
-}
-PEERS = {"trackio": "trackio", "wandb offline": "wandb", "wandb offline, histograms": "wandb"} | {
-    "tensorboardX, histograms": "tensorboardX"
-}
-ONLY_WITH_TOKENS = {"entrostat, 4,096 rows", "wandb offline, histograms"}
-
-
-# --- what is left: distinct steps on the disk -----------------------------------------------------------------------
-
-
-def kept_ours(folder: Path) -> set[int]:
-    """Steps in the batches that ``entrostat push`` would send."""
-    from entrostat.probe.stored_step import restore
-    from entrostat.wire.codec import decode
-    from entrostat.wire.spool import SpoolStream, pending_streams
-
-    steps: set[int] = set()
-    for pending in pending_streams(folder):
-        stream = SpoolStream.adopt(pending.path, restore)
-        for seq, _ in stream.pending():
-            tables = decode(stream.read(seq))
-            if "step_metric" in tables:
-                steps |= set(tables["step_metric"]["step"].to_pylist())
-        stream.release()
-    return steps
-
-
-def kept_append(folder: Path) -> set[int]:
-    """Whole records in the file."""
-    size = (folder / "raw").stat().st_size
-    record = 8 * (1 + SCALARS)
-    whole = record + sum(value.nbytes for value in blocks()[0].values())
-    return set(range(size // (whole if size % whole == 0 else record)))
-
-
-def kept_trackio(folder: Path) -> set[int]:
-    """Steps in its database and, as it reads them back at the next start, in what it had set aside for it."""
-    import sqlite3
-
-    steps: set[int] = set()
-    for path in folder.rglob("*.db"):
-        with contextlib.closing(sqlite3.connect(path)) as connection:
-            steps |= {row[0] for row in connection.execute("select step from metrics")}
-    return steps
-
-
-def kept_wandb(folder: Path) -> set[int]:
-    """Steps in the history of its log: records in blocks of 32 KiB, each piece with checksum, size and kind."""
-    from wandb.proto.wandb_internal_pb2 import Record
-
-    steps: set[int] = set()
-    for path in folder.rglob("*.wandb"):
-        for data in _wandb_records(path.read_bytes()):
-            record = Record.FromString(data)
-            if record.WhichOneof("record_type") == "history":
-                steps.add(record.history.step.num)
-    return steps
-
-
-def _wandb_records(data: bytes) -> Iterator[bytes]:
-    at, pieces = 7, b""  # after the file's own header
-    while at + 7 <= len(data):
-        size, kind = struct.unpack_from("<HB", data, at + 4)
-        in_block = at % 32768
-        if in_block > 32768 - 7 or kind == 0:  # padding up to the next block
-            at += 32768 - in_block
-            continue
-        if at + 7 + size > len(data):
-            return
-        pieces += data[at + 7 : at + 7 + size]
-        at += 7 + size
-        if kind in (1, 4):  # whole, or the last piece
-            yield pieces
-            pieces = b""
-
-
-def kept_tensorboardx(folder: Path) -> set[int]:
-    """Steps whose last value is in the file of events."""
-    from tensorboardX.proto.event_pb2 import Event
-
-    steps: set[int] = set()
-    for path in folder.rglob("events.*"):
-        data, at = path.read_bytes(), 0
-        while at + 12 <= len(data):
-            (size,) = struct.unpack_from("<Q", data, at)
-            if at + 16 + size > len(data):
-                break
-            event = Event.FromString(data[at + 12 : at + 12 + size])
-            at += 16 + size
-            if any(value.tag == SCALAR_NAMES[-1] for value in event.summary.value):
-                steps.add(event.step)
-    return steps
-
-
-KEPT = {
-    "floor: append to a file": kept_append,
-    "entrostat, all tokens": kept_ours,
-    "entrostat, 4,096 rows": kept_ours,
-    "trackio": kept_trackio,
-    "wandb offline": kept_wandb,
-    "wandb offline, histograms": kept_wandb,
-    "tensorboardX, histograms": kept_tensorboardx,
-}
+SLOW_STEPS = 20
+"""Steps of a tool whose step with tokens takes tenths of a second."""
+CONTROL_STEPS = 20
+"""Steps of the run that ends properly: what a tool's reader finds there shows that it can read."""
+SETTLE_S = 2.0
+"""After SIGKILL: a tracker's helper process, which nobody killed, may be writing still."""
 
 
 # --- one tool in a process of its own -------------------------------------------------------------------------------
 
 
-def run_tool(tool: str, work: str, steps: int, pace_s: float, folder: Path, kill: bool) -> None:
-    """Log ``steps`` steps; print their milliseconds as JSON, or end by SIGKILL as soon as the last call returned."""
-    made, random = blocks(), np.random.default_rng(1)
-    values = [{n: float(v) for n, v in zip(SCALAR_NAMES, random.normal(size=SCALARS), strict=True)} for _ in made]
-    took = []
-    with TOOLS[tool](folder, work) as log:
+def run_tool(tool: Tool, work: str, steps: int, pace_s: float, folder: Path, told: Path, kill: bool) -> None:
+    """Log ``steps`` steps and write their milliseconds to ``told``; or end by SIGKILL when the last call returned."""
+    made, values, took = blocks(), scalars(), []
+    with tool.start(folder, work) as log:
         due = time.perf_counter()
         for step in range(steps):
-            scalars, block = values[step % BLOCKS], made[step % BLOCKS]
+            numbers, block = values[step % BLOCKS], made[step % BLOCKS]
             began = time.perf_counter()
-            log(step, scalars, block)
+            log(step, numbers, block)
             took.append((time.perf_counter() - began) * 1e3)
             if kill and step == steps - 1:
                 os.kill(os.getpid(), signal.SIGKILL)
             due = max(due + pace_s, time.perf_counter())
             time.sleep(max(0.0, due - time.perf_counter()))
-    print(json.dumps(took))
+    told.write_text(json.dumps(took))
 
 
-def _start(given: argparse.Namespace, tool: str, folder: str, *more: str) -> str:
-    python = given.peers if tool in PEERS else sys.executable
-    command = [python, "-P", __file__, "--tool", tool, "--folder", folder, *more]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode not in (0, -signal.SIGKILL):
-        raise SystemExit(f"{tool} failed:\n{done.stderr[-3000:]}")
-    lost = [line for line in done.stderr.splitlines() if line.startswith("ours lost")]
-    for line in lost:
-        print(line)
-    return done.stdout.strip().splitlines()[-1] if done.stdout.strip() else ""
+class Failed(Exception):
+    """The tool's process ended with an error; its last line says which."""
 
 
-def _steps_of(given: argparse.Namespace, tool: str, work: str) -> int:
-    """A Table takes seconds: fewer of them."""
-    is_table = work == "tokens" and tool in ("wandb offline", "trackio")
-    return int(min(given.steps, 30) if is_table and not given.kill else given.steps)
+class Runner:
+    """Starts tools in processes of their own.
+
+    Args:
+        given: The options.
+        environments: What ``find`` found.
+    """
+
+    def __init__(self, given: argparse.Namespace, environments: Environments) -> None:
+        self.given, self.environments = given, environments
+
+    def tools(self, work: str) -> list[Tool]:
+        """The tools of this kind of work that there are environments for."""
+        return [
+            tool
+            for tool in TOOLS.values()
+            if work in tool.works
+            and (not tool.package or tool.package in self.environments)
+            and (not self.given.only or self.given.only in tool.name)
+        ]
+
+    def took(self, tool: Tool, work: str) -> list[float]:
+        """Milliseconds of each step of one run, without the first."""
+        is_slow = tool.is_slow and work == "tokens"
+        steps = SLOW_STEPS if is_slow else self.given.steps
+        with self._process(tool, work, "--steps", str(steps)) as (_, told):
+            return list(json.loads(told)[WARM_UP:])
+
+    def left(self, tool: Tool, work: str, steps: int, *more: str) -> str:
+        """How many steps its reader finds after one run, or why it finds nothing."""
+        try:
+            with self._process(tool, work, "--steps", str(steps), *more) as (folder, _):
+                time.sleep(SETTLE_S if more else 0.0)
+                with self._process(tool, work, "--count", folder=folder) as (_, told):
+                    return told
+        except Failed as error:
+            return f"failed: {error}"
+
+    @contextlib.contextmanager
+    def _process(self, tool: Tool, work: str, *more: str, folder: Path | None = None) -> Iterator[tuple[Path, str]]:
+        """Run the tool to its end; give its folder and what it told. What it leaves behind is ended after that."""
+        python = self.environments[tool.package][0] if tool.package else sys.executable
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
+            told, output = Path(home) / "told", Path(home) / "output"
+            folder = folder or Path(home) / "run"
+            folder.mkdir(exist_ok=True)
+            command = [python, "-P", Path(__file__).resolve(), "--tool", tool.name, "--work", work, *more]
+            command += ["--folder", folder, "--told", told, "--pace-ms", str(self.given.pace_ms)]
+            with output.open("w") as file:
+                # A session of its own: a killed tool's helpers may never end. HOME: what a tool keeps there goes too.
+                process = subprocess.Popen(
+                    command,
+                    stdout=file,
+                    stderr=file,
+                    cwd=folder,
+                    env=os.environ | {"HOME": str(folder)},
+                    start_new_session=True,
+                )
+                try:
+                    code = process.wait(timeout=self.given.limit_s)
+                except subprocess.TimeoutExpired:
+                    code = None
+            try:
+                said = output.read_text(errors="replace").strip().splitlines()
+                if code is None:
+                    raise Failed(f"not done after {self.given.limit_s:g} s")
+                if code not in (0, -signal.SIGKILL):
+                    raise Failed(said[-1] if said else f"exit {code}")
+                for line in said:
+                    if line.startswith("lost steps"):
+                        print(f"{tool.name}: {line}")
+                yield folder, told.read_text() if told.exists() else ""
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
 
 
-def _tools(given: argparse.Namespace, work: str) -> list[str]:
-    tools = [t for t in TOOLS if (work == "tokens" or t not in ONLY_WITH_TOKENS) and (given.peers or t not in PEERS)]
-    if given.kill:
-        tools = [t for t in tools if t in KEPT and not (work == "tokens" and t in ("wandb offline", "trackio"))]
-    return [t for t in tools if not given.only or given.only in t]
+# --- the tables -----------------------------------------------------------------------------------------------------
 
 
-def costs(given: argparse.Namespace, work: str) -> None:
+def costs(runner: Runner, work: str) -> None:
     """Print the table of one kind of work."""
-    tools = _tools(given, work)
-    took: dict[str, list[list[float]]] = {tool: [] for tool in tools}
-    for number in range(given.rounds):
+    tools, rounds = runner.tools(work), runner.given.rounds
+    took: dict[str, list[list[float]]] = {tool.name: [] for tool in tools}
+    failed: dict[str, str] = {}
+    for number in range(rounds):
         for tool in tools if number % 2 == 0 else tools[::-1]:
-            with tempfile.TemporaryDirectory() as folder:
-                told = ["--work", work, "--steps", str(_steps_of(given, tool, work)), "--pace-ms", str(given.pace_ms)]
-                took[tool].append(json.loads(_start(given, tool, folder, *told))[WARM_UP:])
-    floor = took.get("floor: memcpy")
-    print(f"\n| {work}: tool | median ms | p99 ms | max ms | x memcpy of the round: median (min to max) | steps |")
-    print("|---|---|---|---|---|---|")
+            if tool.name not in failed:
+                try:
+                    took[tool.name].append(runner.took(tool, work))
+                except Failed as error:
+                    failed[tool.name] = str(error)
+    keeps = " keeps |" if work == "tokens" else ""
+    print(
+        f"\n| {work}: tool |{keeps} median ms | p99 ms | max ms | x memcpy | x entrostat: median (min to max) | steps |"
+    )
+    print(f"|---|{'---|' if keeps else ''}---|---|---|---|---|---|")
     for tool in tools:
-        pooled = sorted(ms for one in took[tool] for ms in one)
-        ratio = "-"
-        if floor:
-            ratios = [statistics.median(a) / statistics.median(b) for a, b in zip(took[tool], floor, strict=True)]
-            ratio = f"{statistics.median(ratios):.1f} ({min(ratios):.1f} to {max(ratios):.1f})"
-        p99 = pooled[min(len(pooled) - 1, int(0.99 * len(pooled)))]
-        print(f"| {tool} | {statistics.median(pooled):.3f} | {p99:.2f} | {pooled[-1]:.2f} | {ratio} | {len(pooled)} |")
+        kept = f" {tool.keeps} |" if keeps else ""
+        if tool.name in failed:
+            print(f"| {tool.name} |{kept} failed: {failed[tool.name]} | | | | | |")
+        else:
+            print(f"| {tool.name} |{kept} {_row(took[tool.name], took)} |")
+    _print_without_tokens(runner, work, 6)
 
 
-def survivors(given: argparse.Namespace, work: str) -> None:
-    """Print how many steps are on the disk after SIGKILL, right behind the last step's return."""
-    print(f"\n| {work}: tool | steps kept of {given.steps}, one run each |")
-    print("|---|---|")
-    for tool in _tools(given, work):
-        kept = []
-        for _ in range(given.rounds):
-            with tempfile.TemporaryDirectory() as folder:
-                told = ["--work", work, "--steps", str(given.steps), "--pace-ms", str(given.pace_ms)]
-                _start(given, tool, folder, *told, "--kill")
-                time.sleep(2)  # a tracker's helper process, which nobody killed, may be writing still
-                kept.append(_start(given, tool, folder, "--count"))
-        print(f"| {tool} | {', '.join(kept)} |", flush=True)
+def _row(own: list[list[float]], took: dict[str, list[list[float]]]) -> str:
+    """Median, p99 (each the median over rounds), maximum, ratios of the rounds' medians, steps."""
+    median = statistics.median(statistics.median(one) for one in own)
+    p99 = statistics.median(statistics.quantiles(one, n=100, method="inclusive")[-1] for one in own)
+    memcpy, ours = _ratios(own, took.get("floor: memcpy")), _ratios(own, took.get("entrostat"))
+    to_memcpy = f"{statistics.median(memcpy):.1f}" if memcpy else "-"
+    to_ours = f"{statistics.median(ours):.2f} ({min(ours):.2f} to {max(ours):.2f})" if ours else "-"
+    most, steps = max(map(max, own)), sum(map(len, own))
+    return f"{median:.3f} | {p99:.2f} | {most:.2f} | {to_memcpy} | {to_ours} | {steps}"
 
 
-def main() -> None:
-    """Measure every tool, or, in a process of its own, one."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peers", help="python of an environment that has wandb, trackio and tensorboardX")
-    parser.add_argument("--kill", action="store_true", help="what is left after SIGKILL, not the cost")
-    parser.add_argument("--profile", action="store_true", help="where our own step spends the training thread's time")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=250)
-    parser.add_argument("--pace-ms", type=float, default=50.0)
-    parser.add_argument("--work", choices=("scalars", "tokens"), help="one of the two; else both")
-    parser.add_argument("--only", help="tools whose name has this in it")
-    parser.add_argument("--tool", help=argparse.SUPPRESS)
-    parser.add_argument("--folder", help=argparse.SUPPRESS)
-    parser.add_argument("--count", action="store_true", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.tool and given.count:
-        print(len(KEPT[given.tool](Path(given.folder))))
-    elif given.tool:
-        run_tool(given.tool, given.work, given.steps, given.pace_ms / 1e3, Path(given.folder), given.kill)
-    else:
-        _report(given)
+def _ratios(own: list[list[float]], others: list[list[float]] | None) -> list[float]:
+    if not others:
+        return []
+    return [statistics.median(a) / statistics.median(b) for a, b in zip(own, others, strict=True)]
+
+
+def survivors(runner: Runner, work: str) -> None:
+    """Print how many steps are left after SIGKILL, right behind the last step's return, and after a proper end."""
+    keeps, steps = " keeps |" if work == "tokens" else "", runner.given.steps
+    print(f"\n| {work}: tool |{keeps} of {steps}, killed, one run each | of {CONTROL_STEPS}, ended properly |")
+    print(f"|---|{'---|' if keeps else ''}---|---|")
+    for tool in runner.tools(work):
+        if tool.steps_left:
+            count = SLOW_STEPS if tool.is_slow and work == "tokens" else steps
+            left = [runner.left(tool, work, count, "--kill") for _ in range(runner.given.rounds)]
+            said = ", ".join(left) + (f" of {count}" if count != steps else "")
+            control = runner.left(tool, work, CONTROL_STEPS)
+            print(f"| {tool.name} |{f' {tool.keeps} |' if keeps else ''} {said} | {control} |", flush=True)
+    _print_without_tokens(runner, work, 2)
+
+
+def _print_without_tokens(runner: Runner, work: str, cells: int) -> None:
+    for tool in runner.tools("scalars") if work == "tokens" else ():
+        if tool.no_tokens:
+            print(f"| {tool.name} | no way: {tool.no_tokens} |{' |' * cells}")
 
 
 def profile(work: str, steps: int, pace_s: float) -> None:
@@ -448,37 +217,65 @@ def profile(work: str, steps: int, pace_s: float) -> None:
     import pstats
 
     made, profiler = blocks(), cProfile.Profile()
-    scalars = dict.fromkeys(SCALAR_NAMES, 0.5)
-    with tempfile.TemporaryDirectory() as folder, ours(Path(folder), work) as log:
+    numbers = dict.fromkeys(SCALAR_NAMES, 0.5)
+    with tempfile.TemporaryDirectory() as folder, TOOLS["entrostat"].start(Path(folder), work) as log:
         for step in range(steps):
             if step < WARM_UP:
-                log(step, scalars, made[step % BLOCKS])
+                log(step, numbers, made[step % BLOCKS])
             else:
-                profiler.runcall(log, step, scalars, made[step % BLOCKS])
+                profiler.runcall(log, step, numbers, made[step % BLOCKS])
             time.sleep(pace_s)
     print(f"## {work}, {steps - WARM_UP} steps under cProfile, which makes Python's calls look dearer than they are")
     pstats.Stats(profiler).strip_dirs().sort_stats("tottime").print_stats(14)
 
 
-def _report(given: argparse.Namespace) -> None:
-    print(f"load average at the start {os.getloadavg()[0]:.1f}, {os.cpu_count()} cores; {_versions(given.peers)}")
+def report(given: argparse.Namespace) -> None:
+    """Measure every tool and print the tables."""
+    environments = find(given.peers)
+    versions = [f"{name} {importlib.metadata.version(name)}" for name in ("torch", "pyarrow", "numpy", "duckdb")]
+    versions += [f"{package} {version}" for package, (_, version) in environments.items()]
+    print(f"load average at the start {os.getloadavg()[0]:.1f}, {os.cpu_count()} cores; {', '.join(versions)}")
+    missing = {tool.package for tool in TOOLS.values() if tool.package} - environments.keys()
+    if given.peers and missing:
+        print(f"no environment of --peers has {', '.join(sorted(missing))}")
     left_out = "" if given.kill else f", the first {WARM_UP} steps of each left out"
-    print(f"a step each {given.pace_ms:g} ms, {given.rounds} rounds{left_out}")
+    print(f"a step each {given.pace_ms:g} ms, {given.rounds} rounds{left_out}", flush=True)
     for work in (given.work,) if given.work else ("scalars", "tokens"):
         if given.profile:
             profile(work, given.steps, given.pace_ms / 1e3)
         else:
-            (survivors if given.kill else costs)(given, work)
-    print(f"\nload average at the end {os.getloadavg()[0]:.1f}")
+            (survivors if given.kill else costs)(Runner(given, environments), work)
+            print(f"\nload average {os.getloadavg()[0]:.1f}", flush=True)
 
 
-def _versions(peers: str | None) -> str:
-    own = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("torch", "pyarrow", "numpy"))
-    if not peers:
-        return own
-    script = "import importlib.metadata as m; print(', '.join(f'{n} {m.version(n)}' for n in %r))"
-    asked = [peers, "-c", script % sorted(set(PEERS.values()))]
-    return f"{own}; {subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()}"
+def main() -> None:
+    """Measure every tool, or, in a process of its own, one."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--install", type=Path, metavar="FOLDER", help="make the trackers' environments there, and end")
+    parser.add_argument("--peers", type=Path, nargs="+", default=[], help="a folder of environments, or interpreters")
+    parser.add_argument("--kill", action="store_true", help="what is left after SIGKILL, not the cost")
+    parser.add_argument("--profile", action="store_true", help="where our own step spends the training thread's time")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=250)
+    parser.add_argument("--pace-ms", type=float, default=50.0)
+    parser.add_argument("--limit-s", type=float, default=180.0, help="one run of a tool is given up after this")
+    parser.add_argument("--work", choices=("scalars", "tokens"), help="one of the two; else both")
+    parser.add_argument("--only", help="tools whose name has this in it")
+    parser.add_argument("--tool", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--told", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--count", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.install:
+        install(given.install)
+    elif given.tool and given.count:
+        found = TOOLS[given.tool].steps_left
+        given.told.write_text(str(len(found(given.folder, given.work)) if found else 0))
+    elif given.tool:
+        pace_s = given.pace_ms / 1e3
+        run_tool(TOOLS[given.tool], given.work, given.steps, pace_s, given.folder, given.told, given.kill)
+    else:
+        report(given)
 
 
 if __name__ == "__main__":
