@@ -79,7 +79,7 @@ def read_manifest(raw: bytes) -> Manifest:
     """
     try:
         document = json.loads(raw)
-        found = document["format"] if isinstance(document, dict) else None
+        found = document["format"]
         if isinstance(found, int) and found > FORMAT:
             raise UnknownVersion(f"the export is of format {found}, this entrostat knows {FORMAT}: update it")
         manifest = Manifest.model_validate(document)
@@ -87,7 +87,7 @@ def read_manifest(raw: bytes) -> Manifest:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
         raise MalformedExport(f"{place}: {first['msg']}", MANIFEST) from error
-    except (ValueError, KeyError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise MalformedExport(f"is not the manifest of an export: {error!r}", MANIFEST) from error
     names = [entry.name for entry in manifest.files]
     if len(set(names)) != len(names):

@@ -46,33 +46,36 @@ Reserve = Callable[[int], tuple[int, int]]
 """From the number of streams to the keys of the run and of its first stream."""
 
 
-def insert(cursor: duckdb.DuckDBPyConnection, received: Received, reserve: Reserve, go_on: Callable[[], None]) -> Taken:
+def insert(
+    cursor: duckdb.DuckDBPyConnection, received: Received, taken: Taken, reserve: Reserve, go_on: Callable[[], None]
+) -> None:
     """Write all rows but those of ``run`` and ``stream``, in the transaction of ``cursor``.
 
     Args:
+        taken: told of what goes in.
         go_on: called before each piece; what it raises ends the import.
 
     Raises:
         MalformedExport: the rows are not a run's.
-        Conflict: a batch is held already.
+        Conflict: a stream of it is held already.
+        duckdb.ConstraintException: a batch is in it twice, or was sent here meanwhile.
     """
-    taken = Taken()
     with received.rows() as tables:
         for table, pieces in tables:
             if table is schema.RUN:
-                taken.run_row = _run_row(table, pieces, received.manifest.run_id)
+                taken.run_row = run_row(table, pieces, received.manifest.run_id)
             elif table is schema.STREAM:
-                taken.stream_rows = _stream_rows(table, pieces, taken, reserve)
+                taken.stream_rows = stream_rows(table, pieces, taken, reserve)
+                refuse_held_streams(cursor, taken.stream_ids)
             else:
                 for piece in pieces:
                     go_on()
                     check(table, piece)
-                    _write(cursor, table, _with_new_keys(table, piece, taken))
+                    write(cursor, table, with_new_keys(table, piece, taken))
             entry = received.entry(table.name)
             taken.num_rows[table.name] = entry.rows if entry else 0
     if taken.run_row is None or taken.stream_rows is None:
         raise MalformedExport("has no run")
-    return taken
 
 
 def finish(cursor: duckdb.DuckDBPyConnection, seen: duckdb.DuckDBPyConnection, taken: Taken, name: str | None) -> str:
@@ -90,17 +93,23 @@ def finish(cursor: duckdb.DuckDBPyConnection, seen: duckdb.DuckDBPyConnection, t
         Conflict: a stream of it is held already, or the name that was asked for.
     """
     assert taken.run_row is not None
-    assert taken.stream_rows is not None
     refuse_held_streams(seen, taken.stream_ids)
     own = taken.run_row["run_id"][0].as_py()
     run_id = streams.free_run_id(seen, name or own)
     if name is not None and run_id != name:
         raise Conflict(f"there is a run {name!r} already: give another name with --as")
-    for table, rows in ((schema.RUN, taken.run_row), (schema.STREAM, taken.stream_rows)):
-        rows = _with(rows, "run_id", pa.array([run_id] * rows.num_rows, pa.string()))
-        _write(cursor, table, _with_new_keys(table, rows, taken))
+    write_named(cursor, taken, run_id)
     cursor.execute("commit")
     return run_id
+
+
+def write_named(cursor: duckdb.DuckDBPyConnection, taken: Taken, run_id: str) -> None:
+    """Write the rows of the run and of its streams, under the run's name here."""
+    assert taken.run_row is not None
+    assert taken.stream_rows is not None
+    for table, rows in ((schema.RUN, taken.run_row), (schema.STREAM, taken.stream_rows)):
+        named = _with(rows, "run_id", pa.array([run_id] * rows.num_rows, pa.string()))
+        write(cursor, table, with_new_keys(table, named, taken))
 
 
 def refuse_held_streams(cursor: duckdb.DuckDBPyConnection, stream_ids: list[str]) -> None:
@@ -117,14 +126,16 @@ def refuse_held_streams(cursor: duckdb.DuckDBPyConnection, stream_ids: list[str]
         )
 
 
-def _run_row(table: schema.Table, pieces: Iterator[pa.Table], run_id: str) -> pa.Table:
+def run_row(table: schema.Table, pieces: Iterator[pa.Table], run_id: str) -> pa.Table:
+    """The one row of ``run``. Raises MalformedExport."""
     rows = _small(table, pieces)
     if rows.num_rows != 1 or rows["run_id"][0].as_py() != run_id:
         raise MalformedExport(f"must have one row, of the manifest's run {run_id!r}", file_name(table))
     return rows
 
 
-def _stream_rows(table: schema.Table, pieces: Iterator[pa.Table], taken: Taken, reserve: Reserve) -> pa.Table:
+def stream_rows(table: schema.Table, pieces: Iterator[pa.Table], taken: Taken, reserve: Reserve) -> pa.Table:
+    """The rows of ``stream``; ``taken`` learns the new keys. Raises MalformedExport."""
     rows = _small(table, pieces)
     keys, stream_ids = rows["stream"].to_pylist(), rows["stream_id"].to_pylist()
     if len(set(keys)) != len(keys) or len(set(stream_ids)) != len(keys) or SERVER_STREAM in keys:
@@ -144,7 +155,8 @@ def _small(table: schema.Table, pieces: Iterator[pa.Table]) -> pa.Table:
     return pa.concat_tables(found)
 
 
-def _with_new_keys(table: schema.Table, rows: pa.Table, taken: Taken) -> pa.Table:
+def with_new_keys(table: schema.Table, rows: pa.Table, taken: Taken) -> pa.Table:
+    """``rows`` under the surrogate keys that they get here. Raises MalformedExport where a row is of no stream."""
     rows = _with(rows, "run", pa.repeat(pa.scalar(taken.run, pa.int32()), rows.num_rows))
     if "stream" not in rows.column_names:
         return rows
@@ -168,14 +180,12 @@ def _with(rows: pa.Table, name: str, values: pa.Array) -> pa.Table:
     return rows.set_column(rows.column_names.index(name), name, values)
 
 
-def _write(cursor: duckdb.DuckDBPyConnection, table: schema.Table, rows: pa.Table) -> None:
+def write(cursor: duckdb.DuckDBPyConnection, table: schema.Table, rows: pa.Table) -> None:
+    """Rows into their table, in the transaction of ``cursor``."""
     # Not by register(): the view it makes belongs to the transaction, which would hold all pieces until its end
     # (104 bytes a token row). In the table's own order: columns that came later stand last in an older database.
     columns = cursor.execute(
         "select column_name from duckdb_columns() where schema_name = 'raw' and table_name = ? order by column_index",
         [table.name],
     ).fetchall()
-    try:
-        cursor.from_arrow(rows.select([name for (name,) in columns])).insert_into(f"raw.{table.name}")
-    except duckdb.ConstraintException as error:
-        raise MalformedExport(f"a batch is there twice: {error}", file_name(table)) from error
+    cursor.from_arrow(rows.select([name for (name,) in columns])).insert_into(f"raw.{table.name}")

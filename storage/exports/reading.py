@@ -27,7 +27,7 @@ class Received:
     """An export in one tar, checked down to the hashes of its files; the rows are read later.
 
     Args:
-        file: the tar; stays open as long as this is used.
+        file: the tar, on a disk; stays open as long as this is used.
 
     Raises:
         MalformedExport: it is not an export, or is damaged.

@@ -11,12 +11,13 @@ import duckdb
 
 from entrostat.storage import desired, streams
 from entrostat.storage.database import Database
-from entrostat.storage.errors import StorageError
+from entrostat.storage.errors import Busy, StorageError
 from entrostat.storage.exports import exporting, importing
 from entrostat.storage.exports.exporting import Exported
 from entrostat.storage.exports.reading import Received
 from entrostat.storage.streams import Reserved, Stream
 from entrostat.storage.writer import Writer
+from entrostat.wire.errors import MalformedExport
 from entrostat.wire.messages import DesiredState
 
 
@@ -82,16 +83,28 @@ class Transfers:
         Raises:
             MalformedExport, UnknownVersion: it cannot be read.
             Conflict: it is held here already, or ``name`` is taken.
+            Busy, StorageError: the database could not; nothing of it is there.
         """
         with self._active():
-            received = Received(file)
+            received, taken = Received(file), importing.Taken()
             cursor = self._database.cursor()
             try:
                 cursor.execute("begin")
-                taken = importing.insert(cursor, received, self._reserve, self._go_on)
+                importing.insert(cursor, received, taken, self._reserve, self._go_on)
                 return self._writer.do(lambda seen: self._finish(cursor, seen, taken, name))
+            except duckdb.ConstraintException as error:
+                self._refuse_held(taken)
+                raise MalformedExport(f"a batch is in it twice: {error}") from error
+            except duckdb.OutOfMemoryException as error:
+                raise Busy(f"the server is out of memory: {error}", retry_after_s=30.0) from error
+            except duckdb.Error as error:
+                raise StorageError(f"the run could not be stored: {error}") from error
             finally:
                 cursor.close()  # what is not committed is rolled back
+
+    def _refuse_held(self, taken: importing.Taken) -> None:
+        with self._database.reading() as seen:
+            importing.refuse_held_streams(seen, taken.stream_ids)
 
     def close(self) -> None:
         """End what is under way, and wait until it has."""
