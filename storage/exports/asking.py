@@ -44,6 +44,7 @@ class ExportedRuns:
     Args:
         paths: folders or tars that ``entrostat runs export`` wrote.
         memory_limit_mb: most memory the engine may take, in MiB.
+        num_threads: threads of the engine; None for one a core.
 
     Raises:
         MalformedExport: one is damaged, or is none.
@@ -51,7 +52,7 @@ class ExportedRuns:
         Conflict: two are of the same run.
     """
 
-    def __init__(self, paths: Sequence[Path], memory_limit_mb: int = 4096) -> None:
+    def __init__(self, paths: Sequence[Path], memory_limit_mb: int = 4096, num_threads: int | None = None) -> None:
         self.renamed: dict[Path, str] = {}
         """Exports whose run's name was taken by one before -> its name here."""
         with contextlib.ExitStack() as held:
@@ -65,7 +66,7 @@ class ExportedRuns:
             for path, folder in zip(paths, folders, strict=True):
                 self._add(path, folder)
             self._make_views()
-            close_the_door(self._connection, memory_limit_mb, None, 2**20)
+            close_the_door(self._connection, memory_limit_mb, num_threads, 2**20)
             self._queries = QueryPool(self, timeout_s=NO_TIMEOUT_S, max_result_bytes=2**40)
             held.callback(self._queries.close)
             self._held = held.pop_all()
