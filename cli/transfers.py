@@ -40,11 +40,8 @@ def import_run(
     token: Token = None,
 ) -> None:
     """Take an exported run into a server: all of it, or nothing. Needs an admin token where there are tokens."""
-    try:
-        with _progress(f"sending {path}") as on_progress:
-            taken = _client(url, token).import_run(path, name, on_progress)
-    except OSError as error:
-        raise typer.BadParameter(f"cannot read it: {error}") from error
+    with _progress(f"sending {path}") as on_progress:
+        taken = _client(url, token).import_run(path, name, on_progress)
     print(f"imported {taken['run']}: {sum(taken['rows'].values()):,} rows of {taken['streams']} streams")
 
 
@@ -71,11 +68,8 @@ def delete(
 
 
 def _exported(server: "TransferClient", run: str, to: Path) -> "Manifest":
-    try:
-        with _progress(f"exporting {run}") as on_progress:
-            manifest = server.export_run(run, to, on_progress)
-    except OSError as error:
-        raise typer.BadParameter(f"cannot write it: {error}") from error
+    with _progress(f"exporting {run}") as on_progress:
+        manifest = server.export_run(run, to, on_progress)
     num_bytes = sum(entry.bytes for entry in manifest.files)
     print(f"exported {run} to {to}: {sum(entry.rows for entry in manifest.files):,} rows, {num_bytes:,} bytes")
     return manifest

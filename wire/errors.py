@@ -10,6 +10,7 @@
     │   └── UnknownVersion        the other side speaks a newer protocol (HTTP 426)
     ├── Refused                   the server said no; carries the status and its own words
     ├── ServerDown                nobody answers at the server's address, or not in our language
+    ├── TransferError             an export's files cannot be written or read on this machine
     ├── SpoolError                the spool directory cannot be used, with what to change
     │   └── SpoolBusy             a live process holds the stream's directory
     ├── QueryError                a question cannot be answered as asked (HTTP 400)
@@ -96,6 +97,10 @@ class ServerDown(EntrostatError):
         super().__init__(
             f"no entrostat server answers at {url} ({reason}): start one with `entrostat up`, or set ENTROSTAT_URL"
         )
+
+
+class TransferError(EntrostatError):
+    """An export's files cannot be written or read on this machine; the message names the path and what to change."""
 
 
 class SpoolError(EntrostatError):

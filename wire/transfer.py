@@ -22,7 +22,7 @@ from entrostat.wire.archive import (
     verified,
 )
 from entrostat.wire.client import Client, refusal
-from entrostat.wire.errors import MalformedExport, ServerDown
+from entrostat.wire.errors import MalformedExport, ServerDown, TransferError
 
 TAR = "application/x-tar"
 PATIENCE_S = 3600.0
@@ -39,18 +39,21 @@ class TransferClient(Client):
         """Write a run to ``to``: one file where that ends in ``.tar``, else a folder; there only once it is whole.
 
         Raises:
-            FileExistsError: something is there already.
+            TransferError: something is there already, or it cannot be written.
             MalformedExport: what came is damaged.
         """
         if to.exists():
-            raise FileExistsError(f"{to} is there already: give another name, or remove it first")
-        to.parent.mkdir(parents=True, exist_ok=True)
+            raise TransferError(f"{to} is there already: give another name, or remove it first")
         part = to.with_name(to.name + ".part")
-        _remove(part)
         try:
+            to.parent.mkdir(parents=True, exist_ok=True)
+            _remove(part)
             with self._exported(run_id, on_progress) as pieces:
                 manifest = _to_tar(pieces, part) if to.suffix == ".tar" else _to_folder(pieces, part)
             part.rename(to)
+        except OSError as error:
+            _remove(part)
+            raise TransferError(f"{to} cannot be written: {error}") from error
         except BaseException:
             _remove(part)
             raise
@@ -63,9 +66,13 @@ class TransferClient(Client):
 
         Raises:
             MalformedExport: it is none.
+            TransferError: it cannot be read.
         """
         with contextlib.ExitStack() as held:
-            pieces, total = _from_folder(path, held) if path.is_dir() else _from_file(path, held)
+            try:
+                pieces, total = _from_folder(path, held) if path.is_dir() else _from_file(path, held)
+            except OSError as error:
+                raise TransferError(f"{path} cannot be read: {error}") from error
             request = self._http.build_request(
                 "POST",
                 "/v1/runs/import",
@@ -76,7 +83,7 @@ class TransferClient(Client):
             )
             try:
                 response = self._http.send(request)
-            except (httpx.HTTPError, OSError) as error:
+            except httpx.HTTPError as error:
                 raise ServerDown(self.url, str(error) or type(error).__name__) from error
         if not response.is_success:
             raise refusal(response)
@@ -162,6 +169,7 @@ def _from_file(path: Path, held: contextlib.ExitStack) -> tuple[Iterator[bytes],
 
 def _remove(path: Path) -> None:
     if path.is_dir():
-        shutil.rmtree(path)
+        shutil.rmtree(path, ignore_errors=True)
     else:
-        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
