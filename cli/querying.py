@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from entrostat.cli import transfers
 from entrostat.cli.options import DEFAULT_URL, Token, Url, client
 from entrostat.cli.output import Format, write
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-runs = typer.Typer(help="List, show, analyse, tag and delete runs.", no_args_is_help=True)
+runs = typer.Typer(help="List, show, analyse, tag, export, import and delete runs.", no_args_is_help=True)
 
 Form = Annotated[Format, typer.Option("--format", "-f", help="How to print the result.")]
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="Write to this file.", show_default=False)]
@@ -26,13 +27,22 @@ def sql(
     database: Annotated[
         Path | None, typer.Option(help="A database file that no server has open, in the place of a server.")
     ] = None,
+    exports: Annotated[
+        list[Path] | None,
+        typer.Option("--from", help="What `runs export` wrote, in the place of a server; several make one database."),
+    ] = None,
     form: Form = Format.table,
     out: Out = None,
     max_rows: Annotated[int, typer.Option(help="Cut the result after this many rows (and say so).")] = 10_000,
 ) -> None:
     """Ask in SQL, over the views run, step, step_metric, histogram, sequence, token, event (docs/sql.md)."""
     text = sys.stdin.read() if statement == "-" else statement
-    result, is_cut = _ask_file(database, text, max_rows) if database else client(url, token).sql(text, max_rows)
+    if database and exports:
+        raise typer.BadParameter("--database and --from are two places: give one")
+    if exports:
+        result, is_cut = _ask_exports(exports, text, max_rows)
+    else:
+        result, is_cut = _ask_file(database, text, max_rows) if database else client(url, token).sql(text, max_rows)
     write(result, form, out)
     if is_cut:
         print(f"entrostat: cut after {result.num_rows} rows; --max-rows gives more", file=sys.stderr)
@@ -47,6 +57,16 @@ def _ask_file(database: Path, statement: str, max_rows: int) -> tuple["pa.Table"
     with Store(f"duckdb://{database.resolve()}") as store:
         answer = store.query(statement, max_rows=max_rows)
         return answer.table, answer.is_truncated
+
+
+def _ask_exports(paths: list[Path], statement: str, max_rows: int) -> tuple["pa.Table", bool]:
+    from entrostat.storage.exports.asking import ExportedRuns
+
+    with ExportedRuns(paths) as held:
+        for path, run_id in held.renamed.items():
+            print(f"entrostat: the run of {path} is called {run_id} here: its name was taken", file=sys.stderr)
+        answer = held.query(statement, max_rows)
+    return answer.table, answer.is_truncated
 
 
 @runs.command("list")
@@ -154,14 +174,4 @@ def tag(
     server.send("PATCH", f"/v1/runs/{run}", {"tags": {k: v for k, v in kept.items() if v}})
 
 
-@runs.command("delete")
-def delete(
-    run: str,
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-) -> None:
-    """Delete a run and all its rows. There is no way back."""
-    if not yes:
-        typer.confirm(f"delete the run {run} and everything recorded of it?", abort=True)
-    client(url, token).send("DELETE", f"/v1/runs/{run}")
+transfers.add_to(runs)

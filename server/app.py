@@ -4,7 +4,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from entrostat.server import analysis, health, http_errors, ingest, runs, series, sql
+from entrostat.server import analysis, health, http_errors, ingest, runs, series, sql, transfers
 from entrostat.server.auth import Tokens
 from entrostat.server.control import routes as control
 from entrostat.server.guard_middleware import BodyLimit, RefusalCounter, SameSite
@@ -54,6 +54,7 @@ def build_app(settings: Settings, store: Store) -> FastAPI:
     http_errors.install(app)
     routers: list[Any] = [
         ingest.router(store, settings),
+        transfers.router(store, settings),
         runs.router(store),
         analysis.router(store),
         control.router(store),
@@ -64,7 +65,7 @@ def build_app(settings: Settings, store: Store) -> FastAPI:
     ]
     for router in routers:
         app.include_router(router)
-    app.add_middleware(BodyLimit, max_bytes=settings.max_body_mb * 2**20)
+    app.add_middleware(BodyLimit, max_bytes=settings.max_body_mb * 2**20, larger=transfers.larger_bodies(settings))
     app.add_middleware(SameSite, tokens=tokens)
     app.add_middleware(RefusalCounter, metrics=metrics)
     return app

@@ -1,5 +1,6 @@
 """What is refused before any route runs: bodies over the limit, and pages of other sites that talk to this machine."""
 
+from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -11,19 +12,26 @@ from entrostat.wire.messages import ErrorBody
 
 
 class BodyLimit:
-    """Refuses a body over ``max_bytes``: by its declared length before a byte is read, else as soon as it is over."""
+    """Refuses a body over a limit: by its declared length before a byte is read, else as soon as it is over.
 
-    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
-        self._app, self._max_bytes = app, max_bytes
+    Args:
+        max_bytes: of every body.
+        larger: path -> (limit in its place, the name of its setting), for what is not kept in memory.
+    """
+
+    def __init__(self, app: ASGIApp, max_bytes: int, larger: Mapping[str, tuple[int, str]]) -> None:
+        self._app, self._max_bytes, self._larger = app, max_bytes, larger
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        max_bytes, setting = self._larger.get(scope["path"], (self._max_bytes, "max_body_mb"))
+        too_large = f"the body is over {max_bytes} bytes: send less at a time, or raise {setting}"
         declared = dict(scope["headers"]).get(b"content-length", b"0")
-        if declared.isdigit() and int(declared) > self._max_bytes:
-            body = ErrorBody(error="too_large", message=self._message)
+        if declared.isdigit() and int(declared) > max_bytes:
+            body = ErrorBody(error="too_large", message=too_large)
             # The rest of the body is on its way and will not be read: the connection cannot be used again.
             await answer(413, body, {"Connection": "close"})(scope, receive, send)
             return
@@ -33,15 +41,11 @@ class BodyLimit:
             nonlocal num_bytes
             message = await receive()
             num_bytes += len(message.get("body", b""))
-            if num_bytes > self._max_bytes:
-                raise HttpError(413, "too_large", self._message, {"Connection": "close"})
+            if num_bytes > max_bytes:
+                raise HttpError(413, "too_large", too_large, {"Connection": "close"})
             return message
 
         await self._app(scope, counted, send)
-
-    @property
-    def _message(self) -> str:
-        return f"the body is over {self._max_bytes} bytes: send smaller batches, or raise max_body_mb"
 
 
 class SameSite:

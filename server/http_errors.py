@@ -8,12 +8,13 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
-from entrostat.storage.errors import Busy, QueryBusy, StorageError
+from entrostat.storage.errors import Busy, NoRoom, QueryBusy, StorageError
 from entrostat.wire.errors import (
     BadParameter,
     Conflict,
     EntrostatError,
     MalformedBatch,
+    MalformedExport,
     NotFound,
     QueryError,
     QueryForbidden,
@@ -37,6 +38,7 @@ class HttpError(HTTPException):
 # The first that fits counts: subclasses before their bases.
 _STATUS: tuple[tuple[type[EntrostatError], int, str], ...] = (
     (MalformedBatch, 422, "malformed_batch"),
+    (MalformedExport, 422, "malformed_export"),
     (TooLarge, 413, "too_large"),
     (UnknownVersion, 426, "unknown_version"),
     (QueryForbidden, 403, "query_forbidden"),
@@ -47,6 +49,7 @@ _STATUS: tuple[tuple[type[EntrostatError], int, str], ...] = (
     (Conflict, 409, "conflict"),
     (QueryBusy, 503, "query_busy"),
     (Busy, 503, "busy"),
+    (NoRoom, 507, "no_room"),
     (StorageError, 500, "storage_error"),
 )
 _CODES = {404: "not_found", 405: "method_not_allowed"}

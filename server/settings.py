@@ -41,6 +41,8 @@ class Settings:
     max_result_mb: int = _setting(64, "A query's result is cut at so many bytes.")
     max_points: int = _setting(5_000, "A series is thinned to no more buckets than this.")
     max_series: int = _setting(500, "One request gives no more series: runs x names.")
+    max_import_mb: int = _setting(16_384, "A larger export is not taken in.")
+    max_transfers: int = _setting(2, "So many runs are exported and imported at once.")
     shutdown_s: int = _setting(10, "Requests in progress get so long when the server stops.")
 
     @property

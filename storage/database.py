@@ -34,7 +34,7 @@ class Database:
         self._lock = threading.Lock()
         try:
             _make(self._connection)
-            _close_the_door(self._connection, memory_limit_mb, num_threads, max_temp_mb)
+            close_the_door(self._connection, memory_limit_mb, num_threads, max_temp_mb)
         except BaseException:
             self._connection.close()
             raise
@@ -127,9 +127,10 @@ def _raw_tables(connection: duckdb.DuckDBPyConnection) -> set[str]:
     return {row[0] for row in rows}
 
 
-def _close_the_door(
+def close_the_door(
     connection: duckdb.DuckDBPyConnection, memory_limit_mb: int, num_threads: int | None, max_temp_mb: int
 ) -> None:
+    """No statement after this reaches a file, or changes a setting."""
     settings = [
         "enable_external_access = false",
         "allow_community_extensions = false",

@@ -3,6 +3,7 @@
 ::
 
     EntrostatError
+    ├── NoRoom                the disk is too full for what was asked (HTTP 507)
     ├── StorageError          the database cannot be opened or has stopped working (HTTP 500)
     └── Busy                  nothing is wrong but the load: ask again later (HTTP 503)
         └── QueryBusy         all slots for people's queries are taken
@@ -13,6 +14,10 @@ from entrostat.wire.errors import EntrostatError
 
 class StorageError(EntrostatError):
     """The database cannot be opened, or has stopped working; the message says what to do."""
+
+
+class NoRoom(EntrostatError):
+    """The disk is too full for what was asked; nothing was changed."""
 
 
 class Busy(EntrostatError):

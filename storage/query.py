@@ -5,11 +5,11 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import duckdb
 import pyarrow as pa
 
-from entrostat.storage.database import Database
 from entrostat.storage.errors import QueryBusy
 from entrostat.storage.sql_guard import Guard
 from entrostat.storage.views import PUBLIC_VIEWS
@@ -33,6 +33,13 @@ class Answer:
     seconds: float
 
 
+class Cursors(Protocol):
+    """What is asked: it gives each query a connection of its own."""
+
+    def cursor(self) -> duckdb.DuckDBPyConnection:
+        """A connection of its own to the same database, for one thread."""
+
+
 class QueryPool:
     """Runs people's SELECTs.
 
@@ -45,7 +52,7 @@ class QueryPool:
 
     def __init__(
         self,
-        database: Database,
+        database: Cursors,
         max_queries: int = 2,
         timeout_s: float = 10.0,
         max_result_bytes: int = 64 * 2**20,

@@ -68,6 +68,13 @@ def sql_type(kind: pa.DataType) -> str:
     return _SQL_TYPES[kind]
 
 
+def arrow_type(kind: str) -> pa.DataType:
+    """The type of a column of the wire, or of an export, by its SQL type."""
+    if kind.endswith("[]"):
+        return pa.list_(arrow_type(kind.removesuffix("[]")))
+    return next(found for found, name in _SQL_TYPES.items() if name == kind)
+
+
 _RUN = Column("run", "INTEGER", "The run, as in raw.run.")
 _RECEIVED = Column("received", "TIMESTAMP", "When the server got it, UTC.")
 _STREAM = Column("stream", "INTEGER", "The stream it came by, as in raw.stream.")

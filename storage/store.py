@@ -12,10 +12,11 @@ from entrostat.storage.analysis.floor_forecast import FLOOR
 from entrostat.storage.analysis.run import analysis
 from entrostat.storage.control_book import ControlBook
 from entrostat.storage.database import Database, path_of
+from entrostat.storage.exports.transfers import Transfers
 from entrostat.storage.query import Answer, QueryPool
 from entrostat.storage.rows import Batch
 from entrostat.storage.rule_book import RuleBook
-from entrostat.storage.streams import Stream, utc_now
+from entrostat.storage.streams import Reserved, Stream, utc_now
 from entrostat.storage.thresholds import ThresholdKeeper
 from entrostat.storage.writer import Commit, Writer
 from entrostat.wire.codec import Tables
@@ -72,6 +73,9 @@ class Store:
         self.control = ControlBook(self._database, self._writer, self._remember)
         """What persons asked for, and what came of it."""
         self._thresholds = ThresholdKeeper(self._database, self.desired)
+        self._reserved = Reserved()
+        self.transfers = Transfers(self._database, self._writer, self._reserved, self._imported)
+        """Runs out as files, and back."""
 
     def open_stream(self, stream_id: str, opening: StreamOpen) -> StreamOpened:
         """Make a stream known, and its run where that is new. Repeating it changes nothing."""
@@ -89,7 +93,7 @@ class Store:
     def _open(self, cursor: duckdb.DuckDBPyConnection, stream_id: str, opening: StreamOpen) -> Stream:
         # Two requests may have found it missing; the writer's thread sees the first one's row.
         known = streams.known_stream(cursor, stream_id)
-        return known or streams.open_stream(cursor, stream_id, opening)
+        return known or streams.open_stream(cursor, stream_id, opening, self._reserved)
 
     def add_batch(self, stream_id: str, seq: int, tables: Tables, num_bytes: int) -> "Future[bool]":
         """Hand over a checked batch. The future gives, once it is on disk, whether it was held already.
@@ -275,6 +279,7 @@ class Store:
 
     def close(self) -> None:
         """Write what was accepted and close the file."""
+        self.transfers.close()
         self._writer.close()
         self._thresholds.close()
         self._queries.close()
@@ -285,6 +290,14 @@ class Store:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _imported(self, run_id: str, known: list[Stream], wanted: DesiredState | None) -> None:
+        with self._lock:
+            self._streams = self._streams | {stream.stream_id: stream for stream in known}
+            if wanted is not None:
+                self._desired[run_id] = wanted
+        self._touch(run_id)
+        self._thresholds.look_at(run_id, anew=True)
 
     def _after_commit(self, commit: Commit) -> None:
         for run_id in commit.runs:

@@ -24,6 +24,21 @@ class Stream:
     run_id: str
 
 
+@dataclass(slots=True)
+class Reserved:
+    """The highest surrogate keys that imports under way were given: their rows cannot be seen yet. Writer's thread."""
+
+    run: int = 0
+    stream: int = 0
+
+
+def reserve(cursor: duckdb.DuckDBPyConnection, reserved: Reserved, num_streams: int) -> tuple[int, int]:
+    """The keys of a run and of its first stream, of ``num_streams`` in a row; nobody else will be given them."""
+    run, first = _next_key(cursor, "run", reserved.run), _next_key(cursor, "stream", reserved.stream)
+    reserved.run, reserved.stream = run, first + num_streams - 1
+    return run, first
+
+
 def utc_now() -> datetime:
     """Now, UTC, without a zone: as every TIMESTAMP of the database."""
     return datetime.now(UTC).replace(tzinfo=None)
@@ -48,17 +63,17 @@ def known_stream(cursor: duckdb.DuckDBPyConnection, stream_id: str) -> Stream | 
     return Stream(*rows[0]) if rows else None
 
 
-def open_stream(cursor: duckdb.DuckDBPyConnection, stream_id: str, opening: StreamOpen) -> Stream:
+def open_stream(cursor: duckdb.DuckDBPyConnection, stream_id: str, opening: StreamOpen, reserved: Reserved) -> Stream:
     """Write the stream, and its run where that is new; the caller knows that the stream is not there yet.
 
     The run is, in this order: the one that this session was given before; the one it names, where it resumes, is
     another producer, or was started before the session that resumed from it; a new one.
     """
-    run = _run_of_session(cursor, opening) or _run_to_join(cursor, opening) or _new_run(cursor, opening)
+    run = _run_of_session(cursor, opening) or _run_to_join(cursor, opening) or _new_run(cursor, opening, reserved)
     run_key, run_id = run
     if opening.resume_step is not None:
         _supersede(cursor, run_key, opening)
-    stream = _next_key(cursor, "stream")
+    stream = _next_key(cursor, "stream", reserved.stream)
     _insert(cursor, schema.STREAM, _stream_values(stream, stream_id, run_key, run_id, opening) | {
         "valid_to_step": _already_superseded_at(cursor, run_key, opening),
     })  # fmt: skip
@@ -90,14 +105,20 @@ def _run_to_join(cursor: duckdb.DuckDBPyConnection, opening: StreamOpen) -> tupl
     return run if opening.resume_step is not None or is_earlier_part else None
 
 
-def _new_run(cursor: duckdb.DuckDBPyConnection, opening: StreamOpen) -> tuple[int, str]:
+def free_run_id(cursor: duckdb.DuckDBPyConnection, wanted: str) -> str:
+    """``wanted``, or ``wanted-2`` and so on where there is a run of that name."""
     taken = {row[0] for row in cursor.execute("select run_id from raw.run").fetchall()}
-    run_id, number = opening.run_id, 1
+    run_id, number = wanted, 1
     while run_id in taken:
         number += 1
         suffix = f"-{number}"
-        run_id = opening.run_id[: MAX_RUN_ID_CHARS - len(suffix)] + suffix
-    run = _next_key(cursor, "run")
+        run_id = wanted[: MAX_RUN_ID_CHARS - len(suffix)] + suffix
+    return run_id
+
+
+def _new_run(cursor: duckdb.DuckDBPyConnection, opening: StreamOpen, reserved: Reserved) -> tuple[int, str]:
+    run_id = free_run_id(cursor, opening.run_id)
+    run = _next_key(cursor, "run", reserved.run)
     _insert(cursor, schema.RUN, {
         "run": run, "run_id": run_id, "created": utc_now(), "world_size": opening.world_size,
         "tags": _json(opening.tags), "notes": "", **_about(opening),
@@ -157,9 +178,9 @@ def _stream_values(stream: int, stream_id: str, run: int, run_id: str, opening: 
     }  # fmt: skip
 
 
-def _next_key(cursor: duckdb.DuckDBPyConnection, table: str) -> int:
-    rows = cursor.execute(f"select coalesce(max({table}), 0) + 1 from raw.{table}").fetchall()
-    return int(rows[0][0])
+def _next_key(cursor: duckdb.DuckDBPyConnection, table: str, beyond: int) -> int:
+    rows = cursor.execute(f"select coalesce(max({table}), 0) from raw.{table}").fetchall()
+    return max(int(rows[0][0]), beyond) + 1
 
 
 def _insert(cursor: duckdb.DuckDBPyConnection, table: schema.Table, values: dict[str, object]) -> None:

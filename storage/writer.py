@@ -123,6 +123,12 @@ class Writer:
         result: _Result = job.future.result()
         return result
 
+    def know_baseline(self, run: int, cursor: duckdb.DuckDBPyConnection) -> None:
+        """A run was imported, with its baseline where it has one. Called from a job."""
+        threshold = baseline.thresholds(cursor).get(run)
+        if threshold is not None:
+            self._thresholds[run] = threshold
+
     def forget_baseline(self, run: int) -> None:
         """A run was deleted. Called from a job."""
         self._thresholds.pop(run, None)

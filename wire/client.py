@@ -194,7 +194,7 @@ class Client:
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             raise ServerDown(self.url, str(error) or type(error).__name__) from error
         if not response.is_success:
-            raise _refusal(response)
+            raise refusal(response)
         return response
 
     def _document(self, response: httpx.Response) -> Any:
@@ -231,7 +231,8 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _refusal(response: httpx.Response) -> Refused:
+def refusal(response: httpx.Response) -> Refused:
+    """What an answer that is an error says."""
     try:
         body = response.json()
         code, message = str(body["error"]), str(body["message"])

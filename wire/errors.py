@@ -5,10 +5,12 @@
     EntrostatError
     ├── WireError                 something that crosses between processes is not as agreed
     │   ├── MalformedBatch        a body, table, column or value is wrong (HTTP 422; kept aside, never retried)
+    │   ├── MalformedExport       the files of an exported run are not what they should be (HTTP 422)
     │   ├── TooLarge              a body or its decompressed form is over the limit (HTTP 413)
     │   └── UnknownVersion        the other side speaks a newer protocol (HTTP 426)
     ├── Refused                   the server said no; carries the status and its own words
     ├── ServerDown                nobody answers at the server's address, or not in our language
+    ├── TransferError             an export's files cannot be written or read on this machine
     ├── SpoolError                the spool directory cannot be used, with what to change
     │   └── SpoolBusy             a live process holds the stream's directory
     ├── QueryError                a question cannot be answered as asked (HTTP 400)
@@ -44,6 +46,19 @@ class MalformedBatch(WireError):
         if column:
             place += f", column {column!r}"
         super().__init__(f"{place}: {reason}" if place else reason)
+
+
+class MalformedExport(WireError):
+    """An exported run that cannot be read.
+
+    Args:
+        reason: what is wrong, in one sentence.
+        file: the file of the export it is in, where that is known.
+    """
+
+    def __init__(self, reason: str, file: str | None = None) -> None:
+        self.reason, self.file = reason, file
+        super().__init__(f"{file or 'the export'}: {reason}")
 
 
 class TooLarge(WireError):
@@ -82,6 +97,10 @@ class ServerDown(EntrostatError):
         super().__init__(
             f"no entrostat server answers at {url} ({reason}): start one with `entrostat up`, or set ENTROSTAT_URL"
         )
+
+
+class TransferError(EntrostatError):
+    """An export's files cannot be written or read on this machine; the message names the path and what to change."""
 
 
 class SpoolError(EntrostatError):

@@ -1,0 +1,1 @@
+"""A run as Parquet files: written, read again with suspicion, taken into a database, asked in SQL where it lies."""
