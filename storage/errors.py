@@ -3,8 +3,10 @@
 ::
 
     EntrostatError
-    ├── StorageError          the database cannot be opened or has stopped working (HTTP 500)
+    ├── StorageError          the database cannot be opened, or a write failed (HTTP 500)
+    │   └── DatabaseBroken    the engine has stopped working and refuses everything (HTTP 503)
     └── Busy                  nothing is wrong but the load: ask again later (HTTP 503)
+        ├── DiskFull          the disk has no room for more
         └── QueryBusy         all slots for people's queries are taken
 """
 
@@ -13,6 +15,10 @@ from entrostat.wire.errors import EntrostatError
 
 class StorageError(EntrostatError):
     """The database cannot be opened, or has stopped working; the message says what to do."""
+
+
+class DatabaseBroken(StorageError):
+    """The engine has stopped working; only a new start of the server helps."""
 
 
 class Busy(EntrostatError):
@@ -26,6 +32,10 @@ class Busy(EntrostatError):
     def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
         self.retry_after_s = retry_after_s
         super().__init__(message)
+
+
+class DiskFull(Busy):
+    """The disk has less room than must stay free, or none."""
 
 
 class QueryBusy(Busy):
