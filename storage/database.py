@@ -120,7 +120,7 @@ def _connect(path: str) -> duckdb.DuckDBPyConnection:
             path, config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
         )
     except duckdb.IOException as error:
-        if "lock" in str(error).lower():
+        if "could not set lock" in str(error).lower():  # not just "lock", which may be in the path
             raise StorageError(
                 f"another process holds {path}: stop the other server, or give this one its own --data ({error})"
             ) from error

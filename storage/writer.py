@@ -295,7 +295,7 @@ class Writer:
         if isinstance(error, duckdb.FatalException):  # the engine refuses everything from here on
             self._fail(error)
             return
-        if isinstance(error, duckdb.IOException):
+        if isinstance(error, duckdb.IOException | duckdb.TransactionException):  # in the file; in the log, by COMMIT
             self.write_error = str(error).splitlines()[0]
         try:
             self._cursor.execute("rollback")

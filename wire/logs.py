@@ -87,7 +87,7 @@ class JsonFormat(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """One line, whatever is in the values."""
-        return json.dumps(fields_of(record), ensure_ascii=False, default=str)
+        return json.dumps(fields_of(record), default=str)
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
@@ -125,7 +125,7 @@ def _plain(value: Any) -> str:
         return f"{value:.6g}"
     text = str(value)
     is_simple = bool(text) and text.isprintable() and not set(text) & set(" \"'=")
-    return text if is_simple else json.dumps(text, ensure_ascii=False)
+    return text if is_simple else json.dumps(text)  # ASCII: nothing in it moves a terminal
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,11 +24,12 @@ class Server:
     data: Path
     arguments: tuple[str, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
-    user: int | None = None
+    before: Callable[[], None] | None = None  # runs in the process before the server does
     process: subprocess.Popen | None = None
 
     def __post_init__(self):
-        self.log_path = self.data.parent / f"{self.data.name}-{id(self)}.log"
+        folder = next(path for path in self.data.parents if path.is_dir())
+        self.log_path = folder / f"server-{id(self)}.log"
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.http = httpx.Client(base_url=self.url, timeout=PATIENCE_S, trust_env=False)
@@ -50,7 +52,7 @@ class Server:
                 stderr=log,
                 text=True,
                 env=os.environ | dict(self.environment),
-                user=self.user,
+                preexec_fn=self.before,
             )
         self.first_line = self.process.stdout.readline()
         if not self.first_line:
@@ -112,8 +114,8 @@ def own_server(tmp_path):
     """``own_server(*arguments, **environment)``: a server for one test."""
     made = []
 
-    def make(*arguments, data=tmp_path / "data", **environment):
-        one = Server(data, arguments, tuple(environment.items()))
+    def make(*arguments, data=tmp_path / "data", before=None, **environment):
+        one = Server(data, arguments, tuple(environment.items()), before)
         made.append(one)
         return one
 
