@@ -115,14 +115,15 @@ bench-server: $(VENV)/.installed  ## rows a second over HTTP until durable, besi
 	@echo "==> benchmarks/server_ingest.py $(ARGS)"
 	$(BIN)/python -P benchmarks/server_ingest.py $(ARGS)
 
-check: $(VENV)/.installed  ## ruff, mypy, the rule of imports, compose file, Dockerfile
-	@echo "==> ruff, mypy, import-linter, docker-compose config, hadolint"
+check: $(VENV)/.installed  ## ruff, mypy, the rule of imports, compose file, Dockerfile, alerts
+	@echo "==> ruff, mypy, import-linter, docker-compose config, hadolint, promtool, amtool"
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/docker-compose --file docker-compose.yml config --quiet
 	$(BIN)/hadolint deploy/Dockerfile
+	deploy/check-alerts.sh $(VENV)/prometheus
 
 docs: $(VENV)/.installed  ## rewrite what is made from tables (docs/signals.md, docs/interventions.md, docs/sql.md ...)
 	$(BIN)/python -P docs/generate.py
