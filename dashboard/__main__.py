@@ -29,7 +29,9 @@ def main() -> int:
         help="a name to answer to beside this machine's own, for example that of a proxy in front of it",
     )  # fmt: skip
     environment = os.environ.get
-    parser.add_argument("--log-format", default=environment("ENTROSTAT_DASHBOARD_LOG_FORMAT", "text"), help="text, json")
+    parser.add_argument(
+        "--log-format", default=environment("ENTROSTAT_DASHBOARD_LOG_FORMAT", "text"), help="text, json"
+    )
     parser.add_argument("--log-level", default=environment("ENTROSTAT_DASHBOARD_LOG_LEVEL", "info"))
     given = parser.parse_args()
     try:
