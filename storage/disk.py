@@ -22,7 +22,7 @@ class Disk:
 
     def __init__(self, database: str, min_free_bytes: int) -> None:
         self._path = None if database == ":memory:" else Path(database)
-        self.min_free_bytes = min_free_bytes
+        self.min_free_bytes, self._turned_away_bytes = min_free_bytes, 0
 
     @property
     def free_bytes(self) -> int | None:
@@ -36,24 +36,31 @@ class Disk:
         return found.f_bavail * found.f_frsize
 
     def problem(self, promised_bytes: int = 0) -> str | None:
-        """Why nothing more may be written; None while there is room.
+        """Why the batch that was last refused, or any, would be refused; None while there is room.
 
         Args:
             promised_bytes: what was taken already and is not on the disk yet.
         """
+        found = self._shortage(promised_bytes + self._turned_away_bytes)
+        if found is None:
+            self._turned_away_bytes = 0
+        return found
+
+    def check(self, promised_bytes: int, batch_bytes: int) -> None:
+        """Raises DiskFull where there is no room for a batch beside what was promised."""
+        shortage = self._shortage(promised_bytes + batch_bytes)
+        if shortage:
+            self._turned_away_bytes = batch_bytes
+            raise DiskFull(shortage, _RETRY_AFTER_S)
+
+    def _shortage(self, coming_bytes: int) -> str | None:
         free = self.free_bytes
-        if free is None or free - promised_bytes >= self.min_free_bytes:
+        if free is None or free - coming_bytes >= self.min_free_bytes:
             return None
         return (
-            f"{free // 2**20} MiB are free on the server's disk, at least {self.min_free_bytes // 2**20} must stay "
-            "(min_free_mb): make room; batches are taken again as soon as there is"
+            f"{free / 2**20:.1f} MiB are free on the server's disk, {self.min_free_bytes / 2**20:g} must stay so beside "
+            f"what is written now ({coming_bytes / 2**20:.1f}): make room (min_free_mb); batches are taken again then"
         )
-
-    def check(self, promised_bytes: int) -> None:
-        """Raises DiskFull where ``problem`` has one."""
-        problem = self.problem(promised_bytes)
-        if problem:
-            raise DiskFull(problem, _RETRY_AFTER_S)
 
     @property
     def database_bytes(self) -> int:

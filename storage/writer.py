@@ -138,7 +138,7 @@ class Writer:
             if self._queue_bytes and self._queue_bytes + batch.memory_bytes > self._max_queue_bytes:
                 self._turned_away_bytes = batch.memory_bytes
                 raise Busy(f"{self._queue_bytes} bytes of batches wait to be written: send this one again in a moment")
-            self._disk.check(self._queue_bytes + batch.memory_bytes)
+            self._disk.check(self._queue_bytes, batch.memory_bytes)
             self._queue_bytes += batch.memory_bytes
             self._num_waiting += 1
             self._queue.append(waiting)

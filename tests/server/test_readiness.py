@@ -56,7 +56,7 @@ class Watched:
 
 
 @pytest.fixture
-def watched(tmp_path, caplog):
+def watched(tmp_path):
     with Store(f"duckdb://{tmp_path / 'w.duckdb'}", max_queue_bytes=1, min_free_bytes=1) as store:
         made = Watched(store)
         handler = logging.Handler()
@@ -80,10 +80,18 @@ def test_a_quiet_server_is_ready(watched):
     assert [watched.sample("entrostat_hindrance", reason=reason) for reason in REASONS] == [0] * len(REASONS)
 
 
-def test_a_full_queue_begins_and_ends(watched):
+@pytest.fixture
+def blocked(watched):
+    """The writer waits for the event that this is."""
     go_on = threading.Event()
-    blocked = threading.Thread(target=watched.store.write, args=(lambda cursor: go_on.wait(),))
-    blocked.start()
+    waiting = threading.Thread(target=watched.store.write, args=(lambda cursor: go_on.wait(),))
+    waiting.start()
+    yield go_on
+    go_on.set()
+    waiting.join()
+
+
+def test_a_full_queue_begins_and_ends(watched, blocked):
     first = watched.add(0)
     with pytest.raises(Busy):
         watched.add(1)
@@ -93,8 +101,7 @@ def test_a_full_queue_begins_and_ends(watched):
     assert (watched.sample("entrostat_ready"), watched.sample("entrostat_hindrance", reason="queue_full")) == (0, 1)
     assert watched.sample("entrostat_batches_waiting") == 1
     assert watched.sample("entrostat_oldest_batch_waiting_seconds") > 0
-    go_on.set()
-    blocked.join()
+    blocked.set()
     first.result(60)
     assert watched.reason is None
     assert watched.look() == [("hindrance_ended", "queue_full")]

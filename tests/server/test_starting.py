@@ -109,8 +109,5 @@ def test_a_clock_that_was_set_back_is_said(own_server, tmp_path):
     assert server.post(server.open(), 1, {"step_metric": [{"step": 2, "name": "n", "value": 1}]}).status_code == 200
 
 
-@pytest.mark.parametrize(("name", "value"), [("LOG_FORMAT", "xml"), ("LOG_LEVEL", "loud")])
-def test_a_wrong_setting_of_the_log(own_server, name, value):
-    said = refusal(own_server(**{f"ENTROSTAT_SERVER_{name}": value}))
-
-    assert f"{name.lower()}='{value}'" in said
+def test_a_wrong_setting_of_the_log(own_server):
+    assert "log_format='xml'" in refusal(own_server(ENTROSTAT_SERVER_LOG_FORMAT="xml"))

@@ -39,7 +39,7 @@ def test_a_batch_is_refused_below_the_floor_and_taken_again_above(tmp_path, prod
     with Store(f"duckdb://{tmp_path / 'floor.duckdb'}", min_free_bytes=100 * MIB) as store:
         producer = produce("r", in_store=store)
         free(99)
-        with pytest.raises(DiskFull, match="99 MiB are free on the server's disk, at least 100") as refused:
+        with pytest.raises(DiskFull, match="99.0 MiB are free on the server's disk, 100 must stay") as refused:
             producer.metric(1, 0.5)
         problem = store.state().disk_problem
         free(200)
@@ -55,15 +55,27 @@ def test_what_was_taken_and_is_not_written_yet_counts(free):
     disk = Disk("/data/entrostat.duckdb", 100 * MIB)
     free(150)
 
-    disk.check(50 * MIB)
+    disk.check(30 * MIB, 20 * MIB)
     with pytest.raises(DiskFull):
-        disk.check(51 * MIB)
+        disk.check(30 * MIB, 21 * MIB)
+
+
+def test_who_asks_is_told_of_what_would_be_refused_again(free):
+    disk = Disk("/data/entrostat.duckdb", 100 * MIB)
+    free(110)
+    assert disk.problem() is None
+    with pytest.raises(DiskFull):
+        disk.check(0, 11 * MIB)
+
+    assert disk.problem() is not None
+    free(111)
+    assert disk.problem() is None
 
 
 def test_a_database_in_memory_needs_no_disk():
     disk = Disk(":memory:", 100 * MIB)
 
-    disk.check(10**15)
+    disk.check(10**15, 1)
     assert (disk.free_bytes, disk.database_bytes, disk.log_bytes) == (None, 0, 0)
 
 
