@@ -1,4 +1,7 @@
-"""Stopping in order: say that we are not ready, finish what was taken; a second signal ends the process at once."""
+"""Stopping in order: say that we are not ready, finish what was taken; the same signal again ends the process at once.
+
+Another signal does not: Ctrl+C reaches every process of a terminal, and a parent that it reaches sends SIGTERM then.
+"""
 
 import logging
 import os
@@ -18,7 +21,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class StoppingServer(uvicorn.Server):
     """uvicorn, which on the first signal goes on for ``drain_s``, not ready, and returns from ``run`` when all is done.
 
-    What was acknowledged is on disk at any moment, so that the second signal may end everything.
+    What was acknowledged is on disk at any moment, so that the same signal again may end everything.
 
     Args:
         on_stop: called in the signal handler of the first signal.
@@ -34,10 +37,13 @@ class StoppingServer(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """uvicorn's handler; ours while the store is closed, too. What it does not note is not raised again."""
-        if self._stop_at is not None:
-            event(_log, logging.WARNING, "stopped", code="forced", signal=signal.Signals(sig).name)
-            os._exit(128 + sig)
-        self.signal = signal.Signals(sig).name
+        name = signal.Signals(sig).name
+        if self.signal is not None:
+            if name == self.signal:
+                event(_log, logging.WARNING, "stopped", code="forced", signal=name)
+                os._exit(128 + sig)
+            return
+        self.signal = name
         self._stop_at = time.monotonic() + self._drain_s
         self._on_stop()
 

@@ -58,8 +58,8 @@ class Disk:
         if free is None or free - coming_bytes >= self.min_free_bytes:
             return None
         return (
-            f"{free / 2**20:.1f} MiB are free on the server's disk, {self.min_free_bytes / 2**20:g} must stay so beside "
-            f"what is written now ({coming_bytes / 2**20:.1f}): make room (min_free_mb); batches are taken again then"
+            f"{free / 2**20:.1f} MiB are free on the server's disk, {self.min_free_bytes / 2**20:g} must stay so "
+            f"(min_free_mb) beside the {coming_bytes / 2**20:.1f} that come: make room; batches are taken again then"
         )
 
     @property

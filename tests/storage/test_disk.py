@@ -39,7 +39,7 @@ def test_a_batch_is_refused_below_the_floor_and_taken_again_above(tmp_path, prod
     with Store(f"duckdb://{tmp_path / 'floor.duckdb'}", min_free_bytes=100 * MIB) as store:
         producer = produce("r", in_store=store)
         free(99)
-        with pytest.raises(DiskFull, match="99.0 MiB are free on the server's disk, 100 must stay") as refused:
+        with pytest.raises(DiskFull, match=r"99\.0 MiB are free on the server's disk, 100 must stay") as refused:
             producer.metric(1, 0.5)
         problem = store.state().disk_problem
         free(200)
