@@ -126,14 +126,15 @@ load: $(VENV)/.installed  ## 32 runs at once, heavy SQL, a server that stood sti
 	@echo "==> benchmarks/load.py $(ARGS)"
 	$(BIN)/python -P benchmarks/load.py $(ARGS)
 
-check: $(VENV)/.installed  ## ruff, mypy, the rule of imports, compose file, Dockerfile
-	@echo "==> ruff, mypy, import-linter, docker-compose config, hadolint"
+check: $(VENV)/.installed  ## ruff, mypy, the rule of imports, compose file, Dockerfile, alerts
+	@echo "==> ruff, mypy, import-linter, docker-compose config, hadolint, promtool, amtool"
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/docker-compose --file docker-compose.yml config --quiet
 	$(BIN)/hadolint deploy/Dockerfile
+	deploy/check-alerts.sh $(VENV)/prometheus
 
 docs: $(VENV)/.installed  ## rewrite what is made from tables (docs/signals.md, docs/interventions.md, docs/sql.md ...)
 	$(BIN)/python -P docs/generate.py

@@ -1,5 +1,6 @@
 """Child processes that live as long as a command: started, waited for, stopped with it."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import httpx
 from entrostat.wire.errors import EntrostatError
 
 _STOP_S = 20.0
+_QUIET = {"ENTROSTAT_SERVER_LOG_LEVEL": "warning", "ENTROSTAT_DASHBOARD_LOG_LEVEL": "warning"}
 
 
 class Processes:
@@ -34,8 +36,9 @@ class Processes:
             self.stop(name)
 
     def start(self, name: str, command: list[str], quiet: bool = False) -> None:
-        """Start ``command``; ``quiet`` drops what it prints on stdout (errors stay visible)."""
-        self._running[name] = subprocess.Popen(command, stdout=subprocess.DEVNULL if quiet else None)
+        """Start ``command``; ``quiet`` drops what it prints on stdout and logs that all is well (warnings stay)."""
+        environment = (_QUIET if quiet else {}) | os.environ
+        self._running[name] = subprocess.Popen(command, stdout=subprocess.DEVNULL if quiet else None, env=environment)
 
     def wait_for(self, url: str, name: str, timeout_s: float = 60.0) -> None:
         """Wait until ``url`` answers.

@@ -1,9 +1,9 @@
 """``up``, ``serve``, ``dashboard``: the processes people look at; ``token``: who may."""
 
-import subprocess
+import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -44,12 +44,17 @@ def serve(
     data: Data = Path("entrostat-data"), host: Host = "127.0.0.1", port: int = 8321, tokens: Tokens = None
 ) -> None:
     """The server alone: takes the streams, keeps them, answers SQL."""
-    raise typer.Exit(subprocess.call(server_command(data, host, port, tokens)))
+    _become(server_command(data, host, port, tokens))
 
 
 def dashboard(url: Url = DEFAULT_URL, host: Host = "127.0.0.1", port: int = 8050) -> None:
     """The dashboard alone, for a server that runs elsewhere (its token: ENTROSTAT_TOKEN)."""
-    raise typer.Exit(subprocess.call(dashboard_command(url, host, port)))
+    _become(dashboard_command(url, host, port))
+
+
+def _become(command: list[str]) -> NoReturn:
+    """Be the process of ``command``: a parent in between would keep its signals, and on Ctrl+C kill it at once."""
+    os.execv(command[0], command)
 
 
 def up(

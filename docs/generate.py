@@ -1,9 +1,10 @@
 """Writes what is made from tables; ``--check`` only compares.
 
-``docs/{signals,interventions,metric-names,sql}.md``, and ``wire/interventions.json``, the catalogue for those who have
-no torch.
+``docs/{signals,interventions,metric-names,sql,metrics}.md``, and ``wire/interventions.json``, the catalogue for those
+who have no torch.
 """
 
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -136,6 +137,54 @@ def sql_page() -> str:
     return "\n".join(lines)
 
 
+def metrics_page() -> str:
+    """Every metric, from a registry of the server's own, and every alert."""
+    import yaml
+
+    from entrostat.server.metrics import Metrics
+    from entrostat.server.readiness import Readiness
+    from entrostat.storage.store import Store
+
+    lines = [
+        "# Metrics and alerts",
+        "",
+        "Made from `server/metrics.py`, `server/run_metrics.py` and `deploy/prometheus/alerts.yml` by `make docs`.",
+        "`GET /metrics` (scope `read`) is a view for alerts; the record is the database. At most 20 runs have series:",
+        "those that have not ended and sent something within six hours. Beside these there are Prometheus's own",
+        "`process_*` (memory: `process_resident_memory_bytes`).",
+        "",
+        "| metric | type | labels | meaning |",
+        "|---|---|---|---|",
+    ]
+    with tempfile.TemporaryDirectory() as folder, Store(f"duckdb://{folder}/docs.duckdb") as store:
+        registry = Metrics(store, Readiness(store).hindrance, 2, "").registry
+        families = [family for family in registry.collect() if family.name.startswith("entrostat_")]
+    for family in families:
+        name = family.name + ("_total" if family.type == "counter" else "")
+        labels = {key for sample in family.samples for key in sample.labels} - {"le"}
+        labels |= set(getattr(family, "_labelnames", ()))
+        shown = ", ".join(f"`{label}`" for label in sorted(labels))
+        lines.append(f"| `{name}` | {family.type} | {shown} | {_cell(family.documentation)} |")
+    lines += ["", "## Alerts", "", "| alert | severity | for | says | see |", "|---|---|---|---|---|"]
+    for group in yaml.safe_load((ROOT / "deploy" / "prometheus" / "alerts.yml").read_text())["groups"]:
+        for rule in group["rules"]:
+            says, page = rule["annotations"]["summary"], rule["annotations"]["runbook_url"].removeprefix("docs/")
+            row = (
+                f"`{rule['alert']}`",
+                rule["labels"]["severity"],
+                rule.get("for", "-"),
+                _said(says),
+                f"[{page}]({page})",
+            )
+            lines.append(f"| {' | '.join(row)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _said(summary: str) -> str:
+    """A summary with its templates as three dots."""
+    return re.sub(r"\{\{.*?\}\}", "...", summary)
+
+
 def main() -> int:
     """Write the files; with ``--check`` return 1 where one differs."""
     stale = []
@@ -145,6 +194,7 @@ def main() -> int:
         "docs/interventions.md": interventions_page,
         "docs/metric-names.md": metric_names_page,
         "docs/sql.md": sql_page,
+        "docs/metrics.md": metrics_page,
     }
     for name, make in makers.items():
         path, text = ROOT / name, make()

@@ -1,11 +1,11 @@
 """``python -m entrostat.server``: the server alone."""
 
 import argparse
-import logging
 import sys
 
 from entrostat.server.run import serve
 from entrostat.server.settings import Settings, sentence_of
+from entrostat.wire import logs
 from entrostat.wire.errors import EntrostatError
 
 
@@ -17,9 +17,10 @@ def main() -> int:
     parser.add_argument("--data", help=sentence_of("data"))
     parser.add_argument("--tokens", help=sentence_of("tokens"))
     given = parser.parse_args()
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
-        serve(Settings.from_environment(**vars(given)))
+        settings = Settings.from_environment(**vars(given))
+        logs.configure(settings.log_format, settings.log_level)
+        serve(settings)
     except (EntrostatError, ValueError) as error:
         sys.stderr.write(f"entrostat server: {error}\n")
         return 2

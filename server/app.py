@@ -7,8 +7,10 @@ from fastapi import FastAPI
 from entrostat.server import analysis, health, http_errors, ingest, runs, series, sql, transfers
 from entrostat.server.auth import Tokens
 from entrostat.server.control import routes as control
-from entrostat.server.guard_middleware import BodyLimit, RefusalCounter, SameSite
+from entrostat.server.guard_middleware import BodyLimit, SameSite
 from entrostat.server.metrics import Metrics
+from entrostat.server.readiness import Readiness, Watch
+from entrostat.server.refusals import RefusalCounter
 from entrostat.server.rules import routes as rules
 from entrostat.server.rules.engine import Engine
 from entrostat.server.rules.running import running
@@ -39,18 +41,20 @@ def build_app(settings: Settings, store: Store) -> FastAPI:
         AuthError: the tokens' file cannot be read.
     """
     tokens = Tokens(settings.tokens_path)
-    metrics = Metrics(lambda: store.queue_bytes, store.live_signals)
-    store.on_commit(metrics.committed)
+    readiness = Readiness(store)
+    watch = Watch(store, readiness, settings.slow_commit_s)
+    metrics = Metrics(store, readiness.hindrance, settings.max_queries, health.package_version())
     engine = Engine(store)
-    store.on_commit(engine.committed)
+    for listener in (metrics.committed, watch.committed, engine.committed):
+        store.on_commit(listener)
     app = FastAPI(
         title="entrostat",
         version=health.package_version(),
         description=_ABOUT,
         openapi_tags=_TAGS,
-        lifespan=running(engine),
+        lifespan=running(engine, watch),
     )
-    app.state.tokens = tokens
+    app.state.tokens, app.state.readiness = tokens, readiness
     http_errors.install(app)
     routers: list[Any] = [
         ingest.router(store, settings),
@@ -61,7 +65,7 @@ def build_app(settings: Settings, store: Store) -> FastAPI:
         series.router(store, settings),
         sql.router(store, settings, metrics),
         rules.router(store, engine),
-        health.router(store, metrics, tokens),
+        health.router(store, metrics, tokens, readiness),
     ]
     for router in routers:
         app.include_router(router)
@@ -85,4 +89,5 @@ def open_store(settings: Settings) -> Store:
         max_queries=settings.max_queries,
         query_timeout_s=settings.query_timeout_s,
         max_result_bytes=settings.max_result_mb * 2**20,
+        min_free_bytes=settings.min_free_mb * 2**20,
     )

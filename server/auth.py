@@ -147,6 +147,7 @@ def require(scope: Scope) -> Callable[..., None]:
         if bearer is None:
             raise HttpError(401, "no_token", "send a token: Authorization: Bearer ... (ENTROSTAT_TOKEN)", _CHALLENGE)
         scopes = tokens.scopes(bearer.credentials)
+        request.scope["entrostat_who"] = tokens.name(bearer.credentials)
         if scopes is None:
             raise HttpError(401, "unknown_token", "the token is not known here: check ENTROSTAT_TOKEN", _CHALLENGE)
         if scope not in scopes and "admin" not in scopes:

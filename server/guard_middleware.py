@@ -6,8 +6,7 @@ from urllib.parse import urlsplit
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from entrostat.server.auth import Tokens, is_loopback
-from entrostat.server.http_errors import HttpError, answer
-from entrostat.server.metrics import Metrics
+from entrostat.server.http_errors import HttpError, answer, note
 from entrostat.wire.messages import ErrorBody
 
 
@@ -32,6 +31,7 @@ class BodyLimit:
         declared = dict(scope["headers"]).get(b"content-length", b"0")
         if declared.isdigit() and int(declared) > max_bytes:
             body = ErrorBody(error="too_large", message=too_large)
+            note(scope, "too_large", too_large)
             # The rest of the body is on its way and will not be read: the connection cannot be used again.
             await answer(413, body, {"Connection": "close"})(scope, receive, send)
             return
@@ -67,23 +67,7 @@ class SameSite:
             for name in [urlsplit(f"//{host}").hostname] + ([urlsplit(origin).hostname] if origin else []):
                 if not is_loopback(name or ""):
                     message = f"without tokens the server answers to this machine's own names only, not to {name!r}"
+                    note(scope, "foreign_host", message)
                     await answer(403, ErrorBody(error="foreign_host", message=message))(scope, receive, send)
                     return
         await self._app(scope, receive, send)
-
-
-class RefusalCounter:
-    """Counts refused requests by the code of their error."""
-
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
-        self._app, self._metrics = app, metrics
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI."""
-
-        async def seen(message: Message) -> None:
-            if message["type"] == "http.response.start" and message["status"] >= 400:
-                self._metrics.refused(scope.get("entrostat_error", f"http_{message['status']}"))
-            await send(message)
-
-        await self._app(scope, receive, seen if scope["type"] == "http" else send)

@@ -12,6 +12,7 @@ from entrostat.server.answers import Json
 from entrostat.server.auth import Tokens, require
 from entrostat.server.http_errors import responses
 from entrostat.server.metrics import Metrics
+from entrostat.server.readiness import Readiness
 from entrostat.storage.store import Store
 from entrostat.wire.tables import PROTOCOL
 
@@ -27,6 +28,14 @@ class Health(BaseModel):
     problem: str | None
 
 
+class Ready(BaseModel):
+    """Whether a batch could be taken now."""
+
+    ready: bool
+    reason: str | None = Field(description="stopping, database_broken, disk_full, write_failed or queue_full.")
+    message: str | None
+
+
 def package_version() -> str:
     """The installed version of entrostat."""
     try:
@@ -35,7 +44,7 @@ def package_version() -> str:
         return "unknown"
 
 
-def router(store: Store, metrics: Metrics, tokens: Tokens) -> APIRouter:
+def router(store: Store, metrics: Metrics, tokens: Tokens, readiness: Readiness) -> APIRouter:
     """The routes of who watches the server."""
     routes = APIRouter(tags=["health"])
 
@@ -54,13 +63,29 @@ def router(store: Store, metrics: Metrics, tokens: Tokens) -> APIRouter:
         return Json(document, status_code=503 if problem else 200)
 
     @routes.get(
+        "/v1/ready",
+        response_model=Ready,
+        responses={503: {"model": Ready, "description": "Not ready; the reason is in the answer."}},
+        summary="Could it take a batch now?",
+    )
+    async def ready() -> Json:
+        """Needs no token. 503 while stopping, and while database, disk or queue would refuse a batch."""
+        found = readiness.hindrance()
+        document = {
+            "ready": found is None,
+            "reason": found and found.reason,
+            "message": found and found.message,
+        }
+        return Json(document, status_code=503 if found else 200, headers={"Retry-After": "1"} if found else None)
+
+    @routes.get(
         "/metrics",
         dependencies=[Depends(require("read"))],
         responses=responses() | {200: {"content": {"text/plain": {}}, "description": "Prometheus text format."}},
         summary="For Prometheus",
     )
     def get_metrics() -> Response:
-        """The server's health and the main signals of the live runs."""
+        """The server's health, and of each run when it was last heard, what was lost, and its main signals."""
         return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
     return routes

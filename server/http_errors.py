@@ -1,6 +1,7 @@
 """Every error of every endpoint has one shape: ``ErrorBody``. The table here says which exception becomes what."""
 
 import logging
+from collections.abc import MutableMapping
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -8,7 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
-from entrostat.storage.errors import Busy, NoRoom, QueryBusy, StorageError
+from entrostat.storage.errors import Busy, DatabaseBroken, DiskFull, NoRoom, QueryBusy, StorageError
 from entrostat.wire.errors import (
     BadParameter,
     Conflict,
@@ -48,11 +49,21 @@ _STATUS: tuple[tuple[type[EntrostatError], int, str], ...] = (
     (NotFound, 404, "not_found"),
     (Conflict, 409, "conflict"),
     (QueryBusy, 503, "query_busy"),
+    (DiskFull, 503, "disk_full"),
     (Busy, 503, "busy"),
     (NoRoom, 507, "no_room"),
+    (DatabaseBroken, 503, "database_broken"),
     (StorageError, 500, "storage_error"),
 )
 _CODES = {404: "not_found", 405: "method_not_allowed"}
+CODES = tuple(
+    sorted(
+        {code for _, _, code in _STATUS}
+        | {"foreign_host", "internal_error", "invalid_request", "missing_scope", "no_token", "unknown_stream"}
+        | {"unknown_token", "unknown_type"}
+    )
+)
+"""Codes of errors that can come of a request that reached one of our routes."""
 
 RESPONSES: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorBody, "description": text}
@@ -83,23 +94,26 @@ def answer(status: int, body: ErrorBody, headers: dict[str, str] | None = None) 
     return Response(body.json_bytes(), status, headers, media_type="application/json")
 
 
+def note(scope: MutableMapping[str, Any], code: str, message: str) -> None:
+    """Let who counts and logs refusals know the error of a request."""
+    scope["entrostat_error"], scope["entrostat_reason"] = code, message
+
+
 async def _ours(request: Request, error: Exception) -> Response:
     status, code = next(((s, c) for kind, s, c in _STATUS if isinstance(error, kind)), (500, "internal_error"))
     if status == 404 and "/v1/streams/" in request.url.path:
         code = "unknown_stream"
-    request.scope["entrostat_error"] = code
+    note(request.scope, code, str(error))
     if isinstance(error, MalformedBatch):
         return answer(status, ErrorBody(error=code, message=str(error), table=error.table, column=error.column))
     headers = {"Retry-After": f"{max(1, round(error.retry_after_s))}"} if isinstance(error, Busy) else None
-    if status == 500:
-        _log.error("%s %s: %s", request.method, request.url.path, error)
     return answer(status, ErrorBody(error=code, message=str(error)), headers)
 
 
 async def _validation(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     places = "; ".join(_place(problem) for problem in error.errors()[:5])
-    request.scope["entrostat_error"] = "invalid_request"
+    note(request.scope, "invalid_request", places)
     return answer(422, ErrorBody(error="invalid_request", message=places))
 
 
@@ -114,11 +128,12 @@ async def _http(request: Request, error: Exception) -> Response:
     message = str(error.detail)
     if error.status_code == 404 and not isinstance(error, HttpError):
         message = f"nothing at {request.url.path}: /docs lists what there is"
-    request.scope["entrostat_error"] = code
+    note(request.scope, code, message)
     return answer(error.status_code, ErrorBody(error=code, message=message), dict(error.headers or {}))
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:
-    _log.exception("%s %s", request.method, request.url.path, exc_info=error)
+    fields = {"method": request.method, "path": request.url.path}
+    _log.error("internal_error", exc_info=error, extra={"fields": fields})
     message = f"the server failed on this request ({type(error).__name__}); its log says more"
     return answer(500, ErrorBody(error="internal_error", message=message))

@@ -1,6 +1,7 @@
 """Streams and batches in. An acknowledgement goes out only after COMMIT."""
 
 import asyncio
+import logging
 from typing import Annotated
 
 import anyio
@@ -13,8 +14,11 @@ from entrostat.server.settings import Settings
 from entrostat.storage.store import Store
 from entrostat.wire.codec import CONTENT_TYPE, Tables, decode, decode_json
 from entrostat.wire.errors import UnknownVersion
+from entrostat.wire.logs import event
 from entrostat.wire.messages import Ack, StreamId, StreamOpen, StreamOpened
 from entrostat.wire.tables import PROTOCOL
+
+_log = logging.getLogger(__name__)
 
 MAX_SEQ = 2**31 - 1
 
@@ -56,7 +60,12 @@ def router(store: Store, settings: Settings) -> APIRouter:
             raise UnknownVersion(
                 f"the producer speaks protocol {opening.protocol}, this server {PROTOCOL}: update the server"
             )
-        return store.open_stream(stream_id, opening)
+        opened = store.open_stream(stream_id, opening)
+        event(
+            _log, logging.INFO, "stream_opened", run=opened.run_id, stream=stream_id, producer=opening.producer,
+            rank=opening.rank, host=opening.host, resume_step=opening.resume_step,
+        )  # fmt: skip
+        return opened
 
     @routes.post(
         "/{stream_id}/batches/{seq}",
@@ -67,7 +76,7 @@ def router(store: Store, settings: Settings) -> APIRouter:
             (413, "Over the limit, or decompresses to more than the limit."),
             (415, "Neither JSON nor our Arrow type."),
             (426, "Written by a newer protocol."),
-            (503, "The queue is full: send the same again after Retry-After seconds."),
+            (503, "The queue or the disk is full: send the same again after Retry-After seconds; or it has broken."),
         ),
     )
     async def post_batch(
@@ -77,6 +86,7 @@ def router(store: Store, settings: Settings) -> APIRouter:
     ) -> Ack:
         """Send a batch. When the answer comes, it is on disk, once, however often it was sent."""
         stream = store.stream(stream_id)  # before the body is read: unknown streams cost nothing
+        request.scope["entrostat_run"] = stream.run_id
         content_type = request.headers.get("content-type", "")
         body = await request.body()
         tables = await run_sync(_decoded, body, content_type, max_bytes, limiter=decoding)

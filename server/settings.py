@@ -44,6 +44,12 @@ class Settings:
     max_import_mb: int = _setting(16_384, "A larger export is not taken in.")
     max_transfers: int = _setting(2, "So many runs are exported and imported at once.")
     shutdown_s: int = _setting(10, "Requests in progress get so long when the server stops.")
+    drain_s: float = _setting(0.0, "Asked to stop, it takes connections so much longer, not ready: for a balancer.")
+    min_free_mb: int = _setting(512, "Batches are refused with 503 while less of the database's disk is free.")
+    slow_commit_s: float = _setting(2.0, "A commit that takes longer is logged.")
+    slow_query_s: float = _setting(5.0, "A query that takes longer is logged.")
+    log_format: str = _setting("text", "The log on stderr, a line an event: text or json.")
+    log_level: str = _setting("info", "What is logged: debug, info, warning or error, and what is graver.")
 
     @property
     def url(self) -> str:

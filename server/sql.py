@@ -1,5 +1,6 @@
 """SQL for people: one SELECT over the public views; and what there is to ask for."""
 
+import logging
 from typing import Annotated, Any, Literal
 
 import pyarrow as pa
@@ -14,7 +15,11 @@ from entrostat.server.metrics import Metrics
 from entrostat.server.settings import Settings
 from entrostat.storage.query import Answer
 from entrostat.storage.store import Store
+from entrostat.wire.errors import QueryTimeout
+from entrostat.wire.logs import event
 from entrostat.wire.signals import SIGNALS
+
+_log = logging.getLogger(__name__)
 
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
 _EXAMPLE = {"sql": "select step, entropy_mean, d_collapse from step where run = 'my-run' order by step"}
@@ -96,8 +101,14 @@ def router(store: Store, settings: Settings, metrics: Metrics) -> APIRouter:
     )
     def ask(question: Annotated[Question, Body(openapi_examples={"a curve": {"value": _EXAMPLE}})]) -> Response:
         """Run a SELECT. The result is cut at ``max_rows`` and at the server's limits, and says so."""
-        answer = store.query(question.sql, min(question.max_rows, settings.max_rows))
-        metrics.queried(answer.seconds)
+        try:
+            with metrics.query():
+                answer = store.query(question.sql, min(question.max_rows, settings.max_rows))
+        except QueryTimeout:
+            event(_log, logging.WARNING, "query_stopped", duration_s=settings.query_timeout_s)
+            raise
+        if answer.seconds > settings.slow_query_s:
+            event(_log, logging.INFO, "query_slow", duration_s=round(answer.seconds, 3), rows=answer.table.num_rows)
         return _as_arrow(answer) if question.format == "arrow" else _as_json(answer)
 
     @routes.get("/schema", responses=responses(), response_model=Schema, summary="Views and their columns")

@@ -2,7 +2,10 @@
 
 import contextlib
 import threading
+import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,23 @@ import duckdb
 import pyarrow as pa
 
 from entrostat.storage import schema, views
+from entrostat.storage.disk import log_of
 from entrostat.storage.errors import StorageError
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """How a database was found.
+
+    Args:
+        seconds: to open it, the log's replay included.
+        replayed_bytes: size of the log that was left; 0 where it was closed cleanly, or is new.
+        newest: when the newest batch in it came, UTC, without a zone; None: there is none.
+    """
+
+    seconds: float
+    replayed_bytes: int
+    newest: datetime | None
 
 
 class Database:
@@ -30,14 +49,20 @@ class Database:
         self, path: str, memory_limit_mb: int = 4096, num_threads: int | None = None, max_temp_mb: int = 8192
     ) -> None:
         self.path = path
+        started, replayed_bytes = time.perf_counter(), _log_bytes(path)
         self._connection = _connect(path)
         self._lock = threading.Lock()
         try:
             _make(self._connection)
             close_the_door(self._connection, memory_limit_mb, num_threads, max_temp_mb)
+            newest = self._connection.execute("select max(received) from raw.batch").fetchall()[0][0]
+        except duckdb.Error as error:
+            self._connection.close()
+            raise StorageError(f"cannot use {path}: {error}") from error
         except BaseException:
             self._connection.close()
             raise
+        self.opening = Opening(time.perf_counter() - started, replayed_bytes, newest)
 
     def cursor(self) -> duckdb.DuckDBPyConnection:
         """A connection of its own to the same database, for one thread."""
@@ -85,20 +110,35 @@ def path_of(url: str) -> str:
 
 
 def _connect(path: str) -> duckdb.DuckDBPyConnection:
-    if path != ":memory:":
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
+    try:
+        if path != ":memory:":
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"cannot make the folder of {path} ({error}): give another --data") from error
     try:
         return duckdb.connect(
             path, config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
         )
     except duckdb.IOException as error:
-        if "lock" in str(error).lower():
+        if "could not set lock" in str(error).lower():  # not just "lock", which may be in the path
             raise StorageError(
                 f"another process holds {path}: stop the other server, or give this one its own --data ({error})"
+            ) from error
+        if "permission denied" in str(error).lower():
+            raise StorageError(
+                f"{path} cannot be written by this user: give it the folder and its files, or give another --data "
+                f"({error})"
             ) from error
         raise StorageError(f"cannot open {path}: {error}") from error
     except duckdb.Error as error:
         raise StorageError(f"cannot open {path}: {error}") from error
+
+
+def _log_bytes(path: str) -> int:
+    try:
+        return 0 if path == ":memory:" else log_of(Path(path)).stat().st_size
+    except OSError:
+        return 0
 
 
 def _make(connection: duckdb.DuckDBPyConnection) -> None:

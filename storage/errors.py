@@ -4,8 +4,10 @@
 
     EntrostatError
     ├── NoRoom                the disk is too full for what was asked (HTTP 507)
-    ├── StorageError          the database cannot be opened or has stopped working (HTTP 500)
+    ├── StorageError          the database cannot be opened, or a write failed (HTTP 500)
+    │   └── DatabaseBroken    the engine has stopped working and refuses everything (HTTP 503)
     └── Busy                  nothing is wrong but the load: ask again later (HTTP 503)
+        ├── DiskFull          the disk has no room for more
         └── QueryBusy         all slots for people's queries are taken
 """
 
@@ -20,6 +22,10 @@ class NoRoom(EntrostatError):
     """The disk is too full for what was asked; nothing was changed."""
 
 
+class DatabaseBroken(StorageError):
+    """The engine has stopped working; only a new start of the server helps."""
+
+
 class Busy(EntrostatError):
     """The store has as much to do as it may hold.
 
@@ -31,6 +37,10 @@ class Busy(EntrostatError):
     def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
         self.retry_after_s = retry_after_s
         super().__init__(message)
+
+
+class DiskFull(Busy):
+    """The disk has less room than must stay free, or none."""
 
 
 class QueryBusy(Busy):

@@ -3,21 +3,26 @@
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 import duckdb
 
-from entrostat.storage import desired, runs, series, server_events, streams, views
+from entrostat.storage import desired, runs, series, server_events, streams, views, watched
 from entrostat.storage.analysis.floor_forecast import FLOOR
 from entrostat.storage.analysis.run import analysis
 from entrostat.storage.control_book import ControlBook
-from entrostat.storage.database import Database, path_of
+from entrostat.storage.database import Database, Opening, path_of
+from entrostat.storage.disk import Disk
 from entrostat.storage.exports.transfers import Transfers
 from entrostat.storage.query import Answer, QueryPool
 from entrostat.storage.rows import Batch
 from entrostat.storage.rule_book import RuleBook
+from entrostat.storage.schema import SCHEMA_VERSION
+from entrostat.storage.state import StoreState
 from entrostat.storage.streams import Reserved, Stream, utc_now
 from entrostat.storage.thresholds import ThresholdKeeper
+from entrostat.storage.watched import Losses, WatchedRun
 from entrostat.storage.writer import Commit, Writer
 from entrostat.wire.codec import Tables
 from entrostat.wire.errors import NotFound
@@ -27,6 +32,9 @@ _Result = TypeVar("_Result")
 
 LIVE_RUNS_LOOKED_AT = 200
 """Live runs are looked for among so many newest ones."""
+WATCHED_S = 6 * 3600.0
+"""A run that fell silent is watched for so long after its last batch."""
+_NEVER = datetime.min.replace(tzinfo=UTC)
 
 
 class Store:
@@ -38,6 +46,7 @@ class Store:
         linger_s, max_commit_bytes, max_queue_bytes: see ``Writer``.
         memory_limit_mb, num_threads, max_temp_mb: see ``Database``.
         max_queries, query_timeout_s, max_result_bytes: see ``QueryPool``.
+        min_free_bytes: see ``Disk``.
 
     Raises:
         StorageError: the database cannot be opened.
@@ -57,6 +66,7 @@ class Store:
         max_queries: int = 2,
         query_timeout_s: float = 10.0,
         max_result_bytes: int = 64 * 2**20,
+        min_free_bytes: int = 0,
     ) -> None:
         self._database = Database(path_of(url), memory_limit_mb, num_threads, max_temp_mb)
         self._listeners: list[Callable[[Commit], None]] = []
@@ -66,7 +76,10 @@ class Store:
         self._versions: dict[str, int] = {}
         self._lock = threading.Lock()
         self._summaries: dict[str, tuple[int, dict[str, Any]]] = {}
-        self._writer = Writer(self._database, decimals, linger_s, max_commit_bytes, max_queue_bytes, self._after_commit)
+        self._disk, self._max_queue_bytes = Disk(self._database.path, min_free_bytes), max_queue_bytes
+        self._writer = Writer(
+            self._database, decimals, linger_s, max_commit_bytes, max_queue_bytes, self._after_commit, self._disk
+        )
         self._queries = QueryPool(self._database, max_queries, query_timeout_s, max_result_bytes)
         self.rules = RuleBook(self._database, self._writer, self._remember)
         """The rules, and what they have done."""
@@ -175,13 +188,22 @@ class Store:
             runs.key_of(cursor, run_id)
             return str(self._summaries_of(cursor, [run_id], versions)[0]["status"])
 
-    def live_signals(self, signals: tuple[str, ...], limit: int) -> list[tuple[str, int | None, dict[str, float]]]:
-        """(run, last step, signal -> newest value) of the live runs, newest first, at most ``limit``."""
-        live = [s for s in self.runs(limit=LIVE_RUNS_LOOKED_AT) if s["status"] == "live"][:limit]
-        last_steps = {s["run"]: s["last_step"] for s in live if s["last_step"] is not None}
+    def watched_runs(self, signals: tuple[str, ...], limit: int) -> list[WatchedRun]:
+        """Runs that have not ended and sent something within ``WATCHED_S``, newest first, at most ``limit``.
+
+        Args:
+            signals: whose newest values are wanted.
+        """
+        since = datetime.now(UTC) - timedelta(seconds=WATCHED_S)
+        shown = [
+            run for run in self.runs(limit=LIVE_RUNS_LOOKED_AT)
+            if run["status"] == "live" or (run["status"] == "silent" and _moment(run["last_seen"] or "") > since)
+        ][:limit]  # fmt: skip
+        last_steps = {run["run"]: run["last_step"] for run in shown if run["last_step"] is not None}
         with self._database.reading() as cursor:
+            lost = watched.losses(cursor, [run["run"] for run in shown])
             values = runs.latest(cursor, last_steps, signals) if last_steps else {}
-        return [(s["run"], s["last_step"], values.get(s["run"], {})) for s in live]
+        return [_watched(run, lost[run["run"]], values.get(run["run"], {})) for run in shown]
 
     def _summaries_of(
         self, cursor: duckdb.DuckDBPyConnection, run_ids: list[str], versions: dict[str, int]
@@ -277,6 +299,38 @@ class Store:
         """Why nothing can be written any more; None while all is well."""
         return self._writer.failure
 
+    def state(self) -> StoreState:
+        """What can be said of the store now, without asking the database."""
+        writer, disk = self._writer, self._disk
+        return StoreState(
+            failure=writer.failure,
+            write_error=writer.write_error,
+            disk_problem=disk.problem(writer.queue_bytes),
+            is_queue_full=writer.is_full,
+            queue_bytes=writer.queue_bytes,
+            max_queue_bytes=self._max_queue_bytes,
+            num_waiting=writer.num_waiting,
+            oldest_waiting_s=writer.oldest_waiting_s,
+            database_bytes=disk.database_bytes,
+            log_bytes=disk.log_bytes,
+            free_bytes=disk.free_bytes,
+            min_free_bytes=disk.min_free_bytes,
+        )
+
+    @property
+    def opening(self) -> Opening:
+        """How the database was found when it was opened."""
+        return self._database.opening
+
+    @property
+    def schema_version(self) -> int:
+        """Version of the database's tables."""
+        return SCHEMA_VERSION
+
+    def try_write(self) -> None:
+        """Write nothing new, to see whether writing works; ``state`` knows afterwards. Raises whatever goes wrong."""
+        self._writer.do(lambda cursor: cursor.execute("update raw.meta set schema_version = schema_version"))
+
     def close(self) -> None:
         """Write what was accepted and close the file."""
         self.transfers.close()
@@ -313,3 +367,12 @@ class Store:
     def _touch(self, run_id: str) -> None:
         with self._lock:
             self._versions[run_id] = self._versions.get(run_id, 0) + 1
+
+
+def _watched(run: dict[str, Any], lost: Losses, values: dict[str, float]) -> WatchedRun:
+    seen = run["last_seen"]
+    return WatchedRun(run["run"], run["status"] == "live", seen and _moment(seen), run["last_step"], values, lost)
+
+
+def _moment(iso: str) -> datetime:
+    return datetime.fromisoformat(iso) if iso else _NEVER

@@ -19,9 +19,11 @@ import duckdb
 
 from entrostat.storage import baseline, rows
 from entrostat.storage.database import Database
-from entrostat.storage.errors import Busy, StorageError
+from entrostat.storage.disk import Disk, disk_full
+from entrostat.storage.errors import Busy, DatabaseBroken, StorageError
 from entrostat.storage.rows import Batch
 from entrostat.wire.errors import MalformedBatch
+from entrostat.wire.logs import event
 
 _Result = TypeVar("_Result")
 _log = logging.getLogger(__name__)
@@ -50,6 +52,7 @@ class Commit:
 class _Waiting:
     batch: Batch
     future: "Future[bool]" = field(default_factory=Future)
+    since: float = field(default_factory=time.monotonic)
 
 
 @dataclass(slots=True)
@@ -67,6 +70,7 @@ class Writer:
         max_commit_bytes: a commit takes no more than this (but always one batch).
         max_queue_bytes: batches beyond it are refused with ``Busy``.
         on_commit: called after each commit, on the writer's thread.
+        disk: below its floor batches are refused with ``DiskFull``.
     """
 
     def __init__(
@@ -77,17 +81,23 @@ class Writer:
         max_commit_bytes: int = 64 * 2**20,
         max_queue_bytes: int = 512 * 2**20,
         on_commit: Callable[[Commit], None] = lambda _: None,
+        disk: Disk | None = None,
     ) -> None:
         self._cursor = database.cursor()
         self._decimals, self._linger_s = decimals, linger_s
         self._max_commit_bytes, self._max_queue_bytes = max_commit_bytes, max_queue_bytes
         self._on_commit = on_commit
+        self._disk = disk or Disk(":memory:", 0)
         self._thresholds = baseline.thresholds(self._cursor)
         self._queue: deque[_Waiting | _Job] = deque()
         self._changed = threading.Condition()
         self._queue_bytes, self._is_closing = 0, False
+        self._num_waiting, self._turned_away_bytes = 0, 0
+        self._committing_since: float | None = None
         self.failure: str | None = None
         """Why nothing can be written any more; None while all is well."""
+        self.write_error: str | None = None
+        """Why the last write failed, where the disk or the engine is to blame; None since one worked."""
         self._thread = threading.Thread(target=self._work, name="entrostat-writer", daemon=True)
         self._thread.start()
 
@@ -96,19 +106,41 @@ class Writer:
         """Memory of the batches that wait or are being committed."""
         return self._queue_bytes
 
+    @property
+    def num_waiting(self) -> int:
+        """Batches that wait or are being committed."""
+        return self._num_waiting
+
+    @property
+    def oldest_waiting_s(self) -> float:
+        """How long the oldest of them has waited; 0 where there is none."""
+        with self._changed:
+            waiting = (item.since for item in self._queue if isinstance(item, _Waiting))
+            since = self._committing_since or next(waiting, None)
+        return 0.0 if since is None else time.monotonic() - since
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the batch that was last refused for want of room would be refused again."""
+        return bool(self._queue_bytes) and self._queue_bytes + self._turned_away_bytes > self._max_queue_bytes
+
     def add(self, batch: Batch) -> "Future[bool]":
         """Hand a batch over. The future gives, after COMMIT, whether it was held already.
 
         Raises:
             Busy: the queue is full.
+            DiskFull: less is free on the disk than must stay.
             StorageError: the store is closing or broken.
         """
         waiting = _Waiting(batch)
         with self._changed:
             self._refuse_if_closed()
             if self._queue_bytes and self._queue_bytes + batch.memory_bytes > self._max_queue_bytes:
+                self._turned_away_bytes = batch.memory_bytes
                 raise Busy(f"{self._queue_bytes} bytes of batches wait to be written: send this one again in a moment")
+            self._disk.check(self._queue_bytes, batch.memory_bytes)
             self._queue_bytes += batch.memory_bytes
+            self._num_waiting += 1
             self._queue.append(waiting)
             self._changed.notify()
         return waiting.future
@@ -143,7 +175,7 @@ class Writer:
 
     def _refuse_if_closed(self) -> None:
         if self.failure:
-            raise StorageError(f"the database has stopped working ({self.failure}): restart the server")
+            raise DatabaseBroken(f"the database has stopped working ({self.failure}): restart the server")
         if self._is_closing:
             raise StorageError("the store is closing")
 
@@ -175,6 +207,7 @@ class Writer:
                 num_bytes += first.batch.memory_bytes
                 taken.append(first)
                 self._queue.popleft()
+            self._committing_since = taken[0].since
             return taken
 
     def _linger(self) -> None:
@@ -192,8 +225,9 @@ class Writer:
             self._cursor.execute("commit")
         except BaseException as error:  # noqa: BLE001 it belongs to who waits for the job
             self._roll_back(error)
-            job.future.set_exception(error)
+            job.future.set_exception(disk_full(error) or error)
         else:
+            self.write_error = None
             job.future.set_result(result)
 
     def _commit_all(self, taken: Sequence[_Waiting]) -> None:
@@ -209,6 +243,7 @@ class Writer:
                 for waiting in taken:
                     waiting.future.set_exception(_for_sender(error))
             return
+        self.write_error = None
         self._let_go(taken)
         self._on_commit(commit)
         for waiting, is_duplicate in zip(taken, duplicates, strict=True):
@@ -217,6 +252,10 @@ class Writer:
     def _let_go(self, taken: Sequence[_Waiting]) -> None:
         with self._changed:
             self._queue_bytes -= sum(w.batch.memory_bytes for w in taken)
+            self._num_waiting -= len(taken)
+            self._committing_since = None
+            if self._queue_bytes + self._turned_away_bytes <= self._max_queue_bytes:
+                self._turned_away_bytes = 0
 
     def _committed(self, batches: Sequence[Batch]) -> tuple[Commit, list[bool]]:
         for attempt in range(MEMORY_RETRIES + 1):
@@ -262,6 +301,8 @@ class Writer:
         if isinstance(error, duckdb.FatalException):  # the engine refuses everything from here on
             self._fail(error)
             return
+        if isinstance(error, duckdb.IOException | duckdb.TransactionException):  # in the file; in the log, by COMMIT
+            self.write_error = str(error).splitlines()[0]
         try:
             self._cursor.execute("rollback")
         except duckdb.TransactionException:
@@ -271,11 +312,15 @@ class Writer:
 
     def _fail(self, error: BaseException) -> None:
         self.failure = str(error).splitlines()[0]
-        _log.error("the database has stopped working: %s", error)
+        event(_log, logging.ERROR, "database_broken", message=self.failure)
 
 
 def _for_sender(error: BaseException) -> BaseException:
     """What the sender of a batch is told: whether sending it again can help."""
+    if isinstance(error, duckdb.FatalException):
+        return DatabaseBroken(f"the database has stopped working ({str(error).splitlines()[0]}): restart the server")
+    if (full := disk_full(error)) is not None:
+        return full
     if isinstance(error, duckdb.OutOfMemoryException):
         return Busy(f"the server is out of memory: {error}", retry_after_s=5.0)
     if isinstance(error, duckdb.DataError):

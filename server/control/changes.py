@@ -1,5 +1,6 @@
 """What a person's request makes of the desired state, and what is written down of it."""
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,10 @@ from entrostat.storage.control_book import Asked
 from entrostat.storage.store import Store
 from entrostat.wire import intent
 from entrostat.wire.errors import NotFound
+from entrostat.wire.logs import event
 from entrostat.wire.messages import ActiveIntervention, DesiredState, Proposal
+
+_log = logging.getLogger(__name__)
 
 
 class Hand:
@@ -108,7 +112,12 @@ class Hand:
             what = f"{_VERBS[action]} {name}" if name else _VERBS[action]
             return Asked(f"{self._person} {what}: {because}", detail)
 
-        return self._store.control.change(self._run, change, asked, expected_version)
+        changed = self._store.control.change(self._run, change, asked, expected_version)
+        event(
+            _log, logging.INFO, "control", action=action, run=self._run, by=f"person:{self._person}", name=name,
+            version=changed.version,
+        )  # fmt: skip
+        return changed
 
 
 _VERBS = {

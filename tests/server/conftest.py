@@ -1,9 +1,11 @@
 """The real server in a process of its own, and a person with curl."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,26 +24,40 @@ class Server:
     data: Path
     arguments: tuple[str, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
+    before: Callable[[], None] | None = None  # runs in the process before the server does
     process: subprocess.Popen | None = None
 
     def __post_init__(self):
+        folder = next(path for path in self.data.parents if path.is_dir())
+        self.log_path = folder / f"server-{id(self)}.log"
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.http = httpx.Client(base_url=self.url, timeout=PATIENCE_S, trust_env=False)
 
+    @property
+    def log(self):
+        """What the server's processes have written on stderr so far."""
+        return self.log_path.read_text()
+
+    def events(self, name):
+        """The events of this name, from a log in JSON (ENTROSTAT_SERVER_LOG_FORMAT=json)."""
+        return [line for line in map(json.loads, self.log.splitlines()) if line["event"] == name]
+
     def start(self):
         command = [sys.executable, "-m", "entrostat.server", "--port", str(self.port), "--data", str(self.data)]
-        self.process = subprocess.Popen(
-            [*command, *self.arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ | dict(self.environment),
-        )
+        with open(self.log_path, "a") as log:  # a pipe that nobody reads would fill up, and the server wait
+            self.process = subprocess.Popen(
+                [*command, *self.arguments],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=os.environ | dict(self.environment),
+                preexec_fn=self.before,
+            )
         self.first_line = self.process.stdout.readline()
         if not self.first_line:
-            _, problems = self.process.communicate()
-            raise AssertionError(f"the server did not start: {problems}")
+            self.process.wait()
+            raise AssertionError(f"the server did not start: {self.log}")
         until(self.answers, "the server does not answer")
         return self
 
@@ -49,7 +65,7 @@ class Server:
         try:
             return self.http.get("/healthz")
         except httpx.HTTPError:
-            assert self.process.poll() is None, f"the server did not start: {self.process.stderr.read()}"
+            assert self.process.poll() is None, f"the server did not start: {self.log}"
             return None
 
     def kill(self):
@@ -59,8 +75,7 @@ class Server:
     def stop(self):
         if self.process.poll() is None:
             self.process.terminate()
-        _, problems = self.process.communicate(timeout=PATIENCE_S)
-        return problems
+        self.process.communicate(timeout=PATIENCE_S)
 
     def open(self, run="r", stream=1, **more):
         """Opens a stream as curl would; returns its id."""
@@ -99,8 +114,8 @@ def own_server(tmp_path):
     """``own_server(*arguments, **environment)``: a server for one test."""
     made = []
 
-    def make(*arguments, data=tmp_path / "data", **environment):
-        one = Server(data, arguments, tuple(environment.items()))
+    def make(*arguments, data=tmp_path / "data", before=None, **environment):
+        one = Server(data, arguments, tuple(environment.items()), before)
         made.append(one)
         return one
 

@@ -4,7 +4,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from entrostat.server.app import build_app
-from entrostat.server.metrics import MAX_RUNS
+from entrostat.server.run_metrics import MAX_RUNS
 from entrostat.server.settings import Settings, sentence_of
 from entrostat.storage.store import Store
 from entrostat.wire.messages import ErrorBody
