@@ -7,7 +7,7 @@ from fastapi import FastAPI
 from entrostat.server import analysis, health, http_errors, ingest, runs, series, sql
 from entrostat.server.auth import Tokens
 from entrostat.server.control import routes as control
-from entrostat.server.guard_middleware import BodyLimit, RefusalCounter, SameSite
+from entrostat.server.guard_middleware import BodyLimit, KnownToken, RefusalCounter, SameSite, SecurityHeaders
 from entrostat.server.metrics import Metrics
 from entrostat.server.rules import routes as rules
 from entrostat.server.rules.engine import Engine
@@ -64,8 +64,15 @@ def build_app(settings: Settings, store: Store) -> FastAPI:
     ]
     for router in routers:
         app.include_router(router)
-    app.add_middleware(BodyLimit, max_bytes=settings.max_body_mb * 2**20)
+    app.add_middleware(
+        BodyLimit,
+        max_bytes=settings.max_body_mb * 2**20,
+        max_json_bytes=settings.max_json_mb * 2**20,
+        patience_s=settings.body_patience_s,
+    )
+    app.add_middleware(KnownToken, tokens=tokens)
     app.add_middleware(SameSite, tokens=tokens)
+    app.add_middleware(SecurityHeaders)
     app.add_middleware(RefusalCounter, metrics=metrics)
     return app
 

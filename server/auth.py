@@ -144,15 +144,21 @@ def require(scope: Scope) -> Callable[..., None]:
         tokens: Tokens = request.app.state.tokens
         if not tokens.are_needed:
             return
-        if bearer is None:
-            raise HttpError(401, "no_token", "send a token: Authorization: Bearer ... (ENTROSTAT_TOKEN)", _CHALLENGE)
-        scopes = tokens.scopes(bearer.credentials)
-        if scopes is None:
-            raise HttpError(401, "unknown_token", "the token is not known here: check ENTROSTAT_TOKEN", _CHALLENGE)
+        scopes = check_known(tokens, bearer.credentials if bearer else None)
         if scope not in scopes and "admin" not in scopes:
             raise HttpError(403, "missing_scope", f"the token may {sorted(scopes)}, this needs {scope!r}")
 
     return check
+
+
+def check_known(tokens: Tokens, token: str | None) -> frozenset[str]:
+    """What a token may do. Raises HttpError 401 where there is none, or nobody knows it."""
+    if not token:
+        raise HttpError(401, "no_token", "send a token: Authorization: Bearer ... (ENTROSTAT_TOKEN)", _CHALLENGE)
+    scopes = tokens.scopes(token)
+    if scopes is None:
+        raise HttpError(401, "unknown_token", "the token is not known here: check ENTROSTAT_TOKEN", _CHALLENGE)
+    return scopes
 
 
 BEARER = HTTPBearer(auto_error=False, description="A token of the server; not needed where it runs without tokens.")

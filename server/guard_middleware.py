@@ -1,47 +1,107 @@
-"""What is refused before any route runs: bodies over the limit, and pages of other sites that talk to this machine."""
+"""What is refused before any route runs: bodies over the limit, who has no token, pages of other sites."""
 
+import asyncio
 from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from entrostat.server.auth import Tokens, is_loopback
+from entrostat.server.auth import Tokens, check_known, is_loopback
 from entrostat.server.http_errors import HttpError, answer
 from entrostat.server.metrics import Metrics
+from entrostat.wire.codec import CONTENT_TYPE
 from entrostat.wire.messages import ErrorBody
 
 
 class BodyLimit:
-    """Refuses a body over ``max_bytes``: by its declared length before a byte is read, else as soon as it is over."""
+    """Refuses a body over the limit: by its declared length before a byte is read, else as soon as it is over.
 
-    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
-        self._app, self._max_bytes = app, max_bytes
+    Also one that is encoded (what it would become is not known), and one that stops coming.
+
+    Args:
+        max_bytes: of a batch in Arrow; its decoder bounds what it decompresses to.
+        max_json_bytes: of all else. Read as JSON, a text takes thirty times its size.
+        patience_s: the longest pause within a body.
+    """
+
+    def __init__(self, app: ASGIApp, max_bytes: int, max_json_bytes: int, patience_s: float) -> None:
+        self._app, self._patience_s = app, patience_s
+        self._max_bytes, self._max_json_bytes = max_bytes, min(max_bytes, max_json_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        declared = dict(scope["headers"]).get(b"content-length", b"0")
-        if declared.isdigit() and int(declared) > self._max_bytes:
-            body = ErrorBody(error="too_large", message=self._message)
+        headers = dict(scope["headers"])
+        refused = self._refused(headers)
+        if refused is not None:
             # The rest of the body is on its way and will not be read: the connection cannot be used again.
-            await answer(413, body, {"Connection": "close"})(scope, receive, send)
+            scope["entrostat_error"] = refused.code
+            body = ErrorBody(error=refused.code, message=refused.detail)
+            await answer(refused.status_code, body, _CLOSE)(scope, receive, send)
             return
-        num_bytes = 0
+        num_bytes, is_whole, limit = 0, False, self._limit(headers)
 
         async def counted() -> Message:
-            nonlocal num_bytes
-            message = await receive()
+            nonlocal num_bytes, is_whole
+            if is_whole:  # what comes now is only that the client has gone
+                return await receive()
+            try:
+                message = await asyncio.wait_for(receive(), self._patience_s)
+            except TimeoutError as error:
+                told = f"nothing more of the body came for {self._patience_s:g} s: send it again"
+                raise HttpError(408, "slow_body", told, _CLOSE) from error
             num_bytes += len(message.get("body", b""))
-            if num_bytes > self._max_bytes:
-                raise HttpError(413, "too_large", self._message, {"Connection": "close"})
+            is_whole = not message.get("more_body", False)
+            if num_bytes > limit:
+                raise self._too_large(limit)
             return message
 
         await self._app(scope, counted, send)
 
-    @property
-    def _message(self) -> str:
-        return f"the body is over {self._max_bytes} bytes: send smaller batches, or raise max_body_mb"
+    def _limit(self, headers: dict[bytes, bytes]) -> int:
+        kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+        return self._max_bytes if kind == CONTENT_TYPE.encode() else self._max_json_bytes
+
+    def _refused(self, headers: dict[bytes, bytes]) -> HttpError | None:
+        declared, limit = headers.get(b"content-length", b"0"), self._limit(headers)
+        if declared.isdigit() and (len(declared) > 18 or int(declared) > limit):
+            return self._too_large(limit)
+        encoding = headers.get(b"content-encoding", b"identity").decode(errors="replace").lower()
+        if encoding != "identity":
+            told = f"Content-Encoding is {encoding[:40]!r}: send the body as it is; batches are compressed inside"
+            return HttpError(415, "unknown_encoding", told, _CLOSE)
+        return None
+
+    def _too_large(self, limit: int) -> HttpError:
+        name = "max_body_mb" if limit == self._max_bytes else "max_json_mb"
+        return HttpError(
+            413, "too_large", f"the body is over {limit} bytes: send less at once, or raise {name}", _CLOSE
+        )
+
+
+_CLOSE = {"Connection": "close"}
+
+
+class KnownToken:
+    """With tokens, refuses who has none before a byte of a body is read; what the token may is the route's question."""
+
+    def __init__(self, app: ASGIApp, tokens: Tokens) -> None:
+        self._app, self._tokens = app, tokens
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        if scope["type"] == "http" and self._tokens.are_needed and scope["method"] not in ("GET", "HEAD", "OPTIONS"):
+            said = dict(scope["headers"]).get(b"authorization", b"").decode("latin-1")
+            kind, _, token = said.partition(" ")
+            try:
+                check_known(self._tokens, token.strip() if kind.lower() == "bearer" else None)
+            except HttpError as error:
+                scope["entrostat_error"] = error.code
+                body = ErrorBody(error=error.code, message=error.detail)
+                await answer(error.status_code, body, {**(error.headers or {}), **_CLOSE})(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
 
 
 class SameSite:
@@ -66,6 +126,39 @@ class SameSite:
                     await answer(403, ErrorBody(error="foreign_host", message=message))(scope, receive, send)
                     return
         await self._app(scope, receive, send)
+
+
+class SecurityHeaders:
+    """Tells browsers that an answer is data: not a page, not a script, not to be kept, not to be framed."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        # FastAPI's page of the API takes its script and style from elsewhere: a policy would leave it blank.
+        is_page = scope.get("path") in ("/docs", "/redoc", "/docs/oauth2-redirect")
+        added = (
+            _HEADERS
+            if is_page
+            else (*_HEADERS, (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"))
+        )
+
+        async def told(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], *added]
+            await send(message)
+
+        await self._app(scope, receive, told if scope["type"] == "http" else send)
+
+
+_NO_PAGE = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
+_HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-store"),
+)
 
 
 class RefusalCounter:

@@ -62,6 +62,14 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
 """Errors that every endpoint can give, for the OpenAPI document."""
 
 
+BODY = (
+    (408, "The body stopped coming."),
+    (413, "The body is over the limit."),
+    (415, "The body's type or encoding is not one that is taken here."),
+)
+"""Errors of every endpoint that takes a body."""
+
+
 def responses(*statuses: tuple[int, str]) -> dict[int | str, dict[str, Any]]:
     """``RESPONSES`` with an endpoint's own errors."""
     return RESPONSES | {status: {"model": ErrorBody, "description": text} for status, text in statuses}

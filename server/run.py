@@ -9,6 +9,7 @@ import uvicorn
 
 from entrostat.server.app import build_app, open_store
 from entrostat.server.auth import Tokens, check_bind
+from entrostat.server.connections import make_room_for, patient
 from entrostat.server.settings import Settings
 from entrostat.wire.errors import EntrostatError
 
@@ -33,6 +34,9 @@ def serve(settings: Settings) -> None:
             log_level="warning",
             access_log=False,
             timeout_graceful_shutdown=settings.shutdown_s,
+            http=patient(settings.head_patience_s),
+            limit_concurrency=make_room_for(settings.max_connections),
+            proxy_headers=False,
             server_header=False,
         )
         host, port = listener.getsockname()[:2]

@@ -7,7 +7,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from entrostat.server.answers import Json
 from entrostat.server.auth import require
-from entrostat.server.http_errors import responses
+from entrostat.server.http_errors import BODY, responses
+from entrostat.server.json_bodies import JsonRoute
 from entrostat.storage.store import Store
 from entrostat.wire.messages import DesiredState, RunId
 
@@ -65,7 +66,7 @@ class Events(BaseModel):
 
 def router(store: Store) -> APIRouter:
     """The routes of runs."""
-    routes = APIRouter(prefix="/v1/runs", tags=["runs"])
+    routes = APIRouter(prefix="/v1/runs", tags=["runs"], route_class=JsonRoute)
 
     @routes.get("", dependencies=_READ, responses=responses(), response_model=Runs, summary="List runs")
     def list_runs(
@@ -83,7 +84,7 @@ def router(store: Store) -> APIRouter:
     @routes.patch(
         "/{run}",
         dependencies=[Depends(require("control"))],
-        responses=_NO_RUN,
+        responses=responses(*BODY, (404, "No such run.")),
         response_model=RunDetail,
         summary="Tag a run, write notes",
     )

@@ -9,7 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from entrostat.server.answers import Json
 from entrostat.server.auth import require
-from entrostat.server.http_errors import responses
+from entrostat.server.http_errors import BODY, responses
+from entrostat.server.json_bodies import JsonRoute
 from entrostat.server.metrics import Metrics
 from entrostat.server.settings import Settings
 from entrostat.storage.query import Answer
@@ -81,12 +82,13 @@ class Vocabulary(BaseModel):
 
 def router(store: Store, settings: Settings, metrics: Metrics) -> APIRouter:
     """The routes of questions."""
-    routes = APIRouter(prefix="/v1", tags=["questions"], dependencies=[Depends(require("read"))])
+    routes = APIRouter(prefix="/v1", tags=["questions"], dependencies=[Depends(require("read"))], route_class=JsonRoute)
 
     @routes.post(
         "/sql",
         summary="Ask in SQL",
         responses=responses(
+            *BODY,
             (400, "The statement cannot be parsed or computed; the engine's own words."),
             (403, "Not a SELECT over the public views."),
             (408, "Stopped after the time limit."),

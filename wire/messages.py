@@ -4,15 +4,38 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 from pydantic_core import to_json
 
 from entrostat.wire.tables import PROTOCOL
 
 RunId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 """A run's name in URLs and SQL: letters, digits, '.', '_' and '-', at most 128."""
+Int32 = Annotated[int, Field(le=2**31 - 1)]
+"""As the database keeps it."""
+
+
+def _in_time(moment: datetime) -> datetime:
+    if not 1970 <= moment.year <= 9998:  # a year's room for every time zone
+        raise ValueError(f"the year {moment.year} is not between 1970 and 9998: is the clock of this machine right?")
+    return moment
+
+
+Moment = Annotated[datetime, AfterValidator(_in_time)]
+"""A time that every zone and the database can say."""
 StreamId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
 """128 random bits, drawn when a probe starts."""
+
+
+def _not_the_server(producer: str) -> str:
+    if producer.strip().lower() == SERVER:
+        raise ValueError(f"{SERVER!r} is who wrote the server's own events: take another name")
+    return producer
+
+
+SERVER = "server"
+"""The producer of events that the server makes itself; nobody else may take the name."""
+Producer = Annotated[str, AfterValidator(_not_the_server)]
 
 
 class Message(BaseModel):
@@ -59,13 +82,13 @@ class StreamOpen(Message):
     protocol: int = Field(default=PROTOCOL, description="Wire version of the producer.")
     run_id: RunId
     session_id: StreamId = Field(description="One for all ranks of one start of the trainer.")
-    producer: str = Field(default="trainer", max_length=64, description="trainer, rollout, or a name of yours.")
-    rank: int = Field(default=0, ge=0)
-    world_size: int = Field(default=1, ge=1)
-    resume_step: int | None = Field(default=None, ge=0, description="Last step of the checkpoint it resumed from.")
-    started: datetime
+    producer: Producer = Field(default="trainer", max_length=64, description="trainer, rollout, or a name of yours.")
+    rank: Int32 = Field(default=0, ge=0)
+    world_size: Int32 = Field(default=1, ge=1)
+    resume_step: Int32 | None = Field(default=None, ge=0, description="Last step of the checkpoint it resumed from.")
+    started: Moment
     host: str = Field(default="", max_length=256)
-    pid: int = 0
+    pid: int = Field(default=0, ge=0, le=2**63 - 1)
     trainer: str = Field(default="", max_length=256, description="Class of the trainer, for example trl.GRPOTrainer.")
     git_commit: str | None = Field(default=None, max_length=64)
     versions: dict[str, str] = Field(default_factory=dict, description="Package -> version.")
@@ -90,7 +113,7 @@ class ActiveIntervention(Message):
         default="batch",
         description="Over what its top share of tokens is taken: each micro-batch, or the last step of all ranks.",
     )
-    until_step: int | None = Field(default=None, ge=0, description="Last step it is on; the trainer keeps to it.")
+    until_step: Int32 | None = Field(default=None, ge=0, description="Last step it is on; the trainer keeps to it.")
 
 
 class Proposal(Message):

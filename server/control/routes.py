@@ -11,7 +11,8 @@ from entrostat.server.control import standing
 from entrostat.server.control.bodies import Control, Decision, Effects, Said, SwitchOn
 from entrostat.server.control.changes import Hand
 from entrostat.server.control.who import TokenName, person_of
-from entrostat.server.http_errors import HttpError, responses
+from entrostat.server.http_errors import BODY, HttpError, responses
+from entrostat.server.json_bodies import JsonRoute
 from entrostat.storage.store import Store
 from entrostat.wire.errors import NotFound
 from entrostat.wire.interventions import BY_NAME, INTERVENTIONS, Intervention
@@ -23,6 +24,7 @@ _READ = [Depends(require("read"))]
 _CONTROL = [Depends(require("control"))]
 _NO_RUN = responses((404, "No such run."))
 _CHANGE = responses(
+    *BODY,
     (403, "The token lacks the scope, the run observes only, or does not allow this intervention."),
     (404, "No such run, intervention or proposal."),
     (409, "Stopped, excluded by what is on, or changed since `expected_version`."),
@@ -35,7 +37,7 @@ _Name = Annotated[str, Path(max_length=64, description="As in GET /v1/interventi
 
 def router(store: Store) -> APIRouter:
     """The routes with which persons change runs, and see what came of it."""
-    routes = APIRouter(prefix="/v1", tags=["control"])
+    routes = APIRouter(prefix="/v1", tags=["control"], route_class=JsonRoute)
     _add_questions(routes, store)
     _add_changes(routes, store)
     return routes
