@@ -49,8 +49,11 @@ def build_app(settings: Settings, store: Store) -> FastAPI:
         description=_ABOUT,
         openapi_tags=_TAGS,
         lifespan=running(engine),
+        redirect_slashes=False,  # a redirect names the Host that the client sent
     )
     app.state.tokens = tokens
+    if not tokens.are_needed:
+        app.openapi = lambda: _without_tokens(app)  # type: ignore[method-assign]  # FastAPI's own way to change it
     http_errors.install(app)
     routers: list[Any] = [
         ingest.router(store, settings),
@@ -75,6 +78,16 @@ def build_app(settings: Settings, store: Store) -> FastAPI:
     app.add_middleware(SecurityHeaders)
     app.add_middleware(RefusalCounter, metrics=metrics)
     return app
+
+
+def _without_tokens(app: FastAPI) -> dict[str, Any]:
+    """The OpenAPI document of a server that asks for no token."""
+    document = FastAPI.openapi(app)
+    document.get("components", {}).pop("securitySchemes", None)
+    for methods in document["paths"].values():
+        for operation in methods.values():
+            operation.pop("security", None)
+    return document
 
 
 def open_store(settings: Settings) -> Store:

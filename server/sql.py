@@ -15,6 +15,7 @@ from entrostat.server.metrics import Metrics
 from entrostat.server.settings import Settings
 from entrostat.storage.query import Answer
 from entrostat.storage.store import Store
+from entrostat.wire.messages import Whole
 from entrostat.wire.signals import SIGNALS
 
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
@@ -27,7 +28,7 @@ class Question(BaseModel):
     model_config = ConfigDict(extra="forbid")
     sql: str = Field(description="One SELECT over the views of GET /v1/schema.")
     format: Literal["json", "arrow"] = "json"
-    max_rows: int = Field(default=10_000, ge=1, description="The answer is cut here, and says so.")
+    max_rows: Whole = Field(default=10_000, ge=1, description="The answer is cut here, and says so.")
 
 
 class Rows(BaseModel):

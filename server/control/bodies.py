@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, StrictBool
 
 from entrostat.wire.messages import DesiredState, Int32, Permissions, Thresholds
 
@@ -46,7 +46,7 @@ class Said(_Body):
 class Decision(_Body):
     """What becomes of a proposal."""
 
-    approve: bool
+    approve: StrictBool
     person: Person = None
     because: Because | None = None
     params: Params | None = Field(default=None, description="In the place of those proposed.")
