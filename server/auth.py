@@ -137,14 +137,21 @@ def check_bind(host: str, tokens: Tokens) -> None:
         )
 
 
+BEARER = HTTPBearer(auto_error=False, description="A token of the server; not needed where it runs without tokens.")
+
+
+def scopes_of(
+    request: Request, bearer: Annotated[HTTPAuthorizationCredentials | None, Depends(BEARER)]
+) -> frozenset[str]:
+    """What the request's token may do; everything where the server runs without tokens. Raises HttpError 401."""
+    tokens: Tokens = request.app.state.tokens
+    return check_known(tokens, bearer.credentials if bearer else None) if tokens.are_needed else frozenset(SCOPES)
+
+
 def require(scope: Scope) -> Callable[..., None]:
     """A dependency that lets a request pass only with a token of ``scope`` (or admin)."""
 
-    def check(request: Request, bearer: Annotated[HTTPAuthorizationCredentials | None, Depends(BEARER)]) -> None:
-        tokens: Tokens = request.app.state.tokens
-        if not tokens.are_needed:
-            return
-        scopes = check_known(tokens, bearer.credentials if bearer else None)
+    def check(scopes: Annotated[frozenset[str], Depends(scopes_of)]) -> None:
         if scope not in scopes and "admin" not in scopes:
             raise HttpError(403, "missing_scope", f"the token may {sorted(scopes)}, this needs {scope!r}")
 
@@ -161,7 +168,6 @@ def check_known(tokens: Tokens, token: str | None) -> frozenset[str]:
     return scopes
 
 
-BEARER = HTTPBearer(auto_error=False, description="A token of the server; not needed where it runs without tokens.")
 _CHALLENGE = {"WWW-Authenticate": "Bearer"}
 
 
