@@ -1,5 +1,7 @@
 """The application: routes around a store. Nothing is global, nothing happens on import."""
 
+import logging
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI
@@ -13,7 +15,10 @@ from entrostat.server.rules import routes as rules
 from entrostat.server.rules.engine import Engine
 from entrostat.server.rules.running import running
 from entrostat.server.settings import Settings
+from entrostat.storage.audit import By
 from entrostat.storage.store import Store
+
+_log = logging.getLogger(__name__)
 
 _ABOUT = """Takes what a training run's probes measure, keeps it once, and answers questions about it.
 
@@ -52,6 +57,7 @@ def build_app(settings: Settings, store: Store) -> FastAPI:
         redirect_slashes=False,  # a redirect names the Host that the client sent
     )
     app.state.tokens = tokens
+    app.state.token_used = partial(_write_down, store)
     if not tokens.are_needed:
         app.openapi = lambda: _without_tokens(app)  # type: ignore[method-assign]  # FastAPI's own way to change it
     http_errors.install(app)
@@ -78,6 +84,14 @@ def build_app(settings: Settings, store: Store) -> FastAPI:
     app.add_middleware(SecurityHeaders)
     app.add_middleware(RefusalCounter, metrics=metrics)
     return app
+
+
+def _write_down(store: Store, name: str, scopes: frozenset[str], address: str | None) -> None:
+    """A token is used for the first time. A store that cannot write just now must not keep a reader out."""
+    try:
+        store.token_used(name, scopes, By(name, None, address))
+    except Exception as error:  # noqa: BLE001  whatever it is that the database cannot do
+        _log.warning("the first use of token %r is not in the audit: %s", name, error)
 
 
 def _without_tokens(app: FastAPI) -> dict[str, Any]:

@@ -41,6 +41,7 @@ class Tokens:
         self._path = path
         self._changed_ns = -1
         self._held: dict[str, tuple[str, frozenset[str]]] = {}
+        self._used: set[str] = set()
         if path is not None:
             self._read(path)
 
@@ -58,6 +59,14 @@ class Tokens:
         """The name under which a token was made; None for an unknown one."""
         found = self._found(token)
         return found[0] if found else None
+
+    def is_first_use(self, token: str) -> str | None:
+        """The name of a known token that has not been asked about so before; else None."""
+        name = self.name(token)
+        if name is None or name in self._used:
+            return None
+        self._used.add(name)
+        return name
 
     def _found(self, token: str) -> tuple[str, frozenset[str]] | None:
         if self._path is not None and self._path.stat().st_mtime_ns != self._changed_ns:
@@ -145,7 +154,13 @@ def scopes_of(
 ) -> frozenset[str]:
     """What the request's token may do; everything where the server runs without tokens. Raises HttpError 401."""
     tokens: Tokens = request.app.state.tokens
-    return check_known(tokens, bearer.credentials if bearer else None) if tokens.are_needed else frozenset(SCOPES)
+    if not tokens.are_needed:
+        return frozenset(SCOPES)
+    scopes = check_known(tokens, bearer.credentials if bearer else None)
+    if bearer is not None and (name := tokens.is_first_use(bearer.credentials)) is not None:
+        address = request.client.host if request.client else None
+        request.app.state.token_used(name, scopes, address)
+    return scopes
 
 
 def require(scope: Scope) -> Callable[..., None]:

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from entrostat.server.answers import Json
 from entrostat.server.auth import require
+from entrostat.server.control.who import Asker
 from entrostat.server.http_errors import BODY, responses
 from entrostat.server.json_bodies import JsonRoute
 from entrostat.server.rules import sql
@@ -98,11 +99,13 @@ def router(store: Store, engine: Engine) -> APIRouter:
         summary="Put a rule",
     )
     def put_rule(
-        name: RuleName, rule: Annotated[dict[str, Any], Body(openapi_examples={"a rule": {"value": _EXAMPLE}})]
+        name: RuleName,
+        rule: Annotated[dict[str, Any], Body(openapi_examples={"a rule": {"value": _EXAMPLE}})],
+        asker: Asker,
     ) -> Json:
         """Take a rule, as the next version of its name. It begins with the steps that come from now on."""
         read = _read(name, rule)
-        held = store.rules.put({name: document_of(read)})[0]
+        held = store.rules.put({name: document_of(read)}, asker)[0]
         engine.rules_changed()
         return Json(_answer(held))
 
@@ -113,9 +116,9 @@ def router(store: Store, engine: Engine) -> APIRouter:
         status_code=204,
         summary="Remove a rule",
     )
-    def remove_rule(name: RuleName) -> None:
+    def remove_rule(name: RuleName, asker: Asker) -> None:
         """Remove a rule; what it has on goes off, what it proposed is withdrawn."""
-        store.rules.remove(name)
+        store.rules.remove(name, asker)
         engine.rules_changed()
 
     @routes.post(
