@@ -55,13 +55,13 @@ class Client:
         """Where it asks, with the name and password for a proxy where there are any: not for people's eyes."""
         parts = _url_parts(self.address)
         self.url = without_credentials(self.address)
-        """The same for messages."""
+        """The same without them, for messages."""
         given = token if callable(token) else _checked_token(token)
         if parts.userinfo and given:
             raise ValueError(f"{self.url}: give a token, or a name and password in the address; only one can be sent")
         self._http = httpx.Client(
-            base_url=self.address,
-            auth=_Bearer(given) if given else None,
+            base_url=self.url,  # httpx writes addresses into its log
+            auth=_Bearer(given) if given else (parts.username, parts.password) if parts.userinfo else None,
             timeout=httpx.Timeout(timeout_s, connect=min(5.0, timeout_s)),
             trust_env=not _is_loopback(parts.host),  # a cluster's proxy cannot reach this machine's own address
         )

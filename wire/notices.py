@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 from pydantic_core import to_json
 
+from entrostat.wire.redaction import redacted, redacted_values
 from entrostat.wire.tables import EVENT, MAX_TEXT_CHARS
 
 log = logging.getLogger("entrostat")
@@ -34,8 +35,8 @@ def event(kind: str, message: str, detail: Mapping[str, Any] | None = None, step
 
 
 def sendable(message: str) -> str:
-    """``message`` as a server takes it: not endless, and in characters that exist."""
-    return message[:_LONGEST_TEXT].encode(errors="replace").decode()
+    """``message`` as it may go to a server: not endless, in characters that exist, without passwords."""
+    return redacted(message[:_LONGEST_TEXT]).encode(errors="replace").decode()
 
 
 def detail_text(detail: Mapping[str, Any] | None) -> str | None:
@@ -43,7 +44,7 @@ def detail_text(detail: Mapping[str, Any] | None) -> str | None:
     if detail is None:
         return None
     try:
-        text = to_json(dict(detail), inf_nan_mode="null", fallback=str).decode()
+        text = to_json(redacted_values(detail), inf_nan_mode="null", fallback=str).decode()
     except (ValueError, TypeError, RecursionError) as error:
         text = to_json({"left_out": sendable(f"the values are no JSON ({type(error).__name__}: {error})")}).decode()
     too_long = f"the values have {len(text)} characters, at most {MAX_TEXT_CHARS} are kept"

@@ -104,6 +104,18 @@ def test_without_tokens_the_name_is_what_the_request_says(server):
     assert server.ask("select who, said, action from audit order by time desc limit 1") == [[None, "anna", "stop_all"]]
 
 
+def test_no_token_is_ever_written_to_the_servers_log(guarded):
+    server, send, tokens = guarded
+    send("anna", "GET", "/v1/runs")
+    for wrong in ("es_a-wrong-one", tokens["anna"] + "x"):
+        server.http.get(f"/v1/runs?token={wrong}", headers={"Authorization": f"Bearer {wrong}"})
+    server.http.post("/v1/sql", content=tokens["anna"], headers={"Authorization": f"Bearer {tokens['anna']}"})
+    server.kill()
+    written = server.process.stdout.read() + server.process.stderr.read()
+
+    assert not any(secret in written for secret in (*tokens.values(), "es_a-wrong-one"))
+
+
 def test_a_token_says_who_it_is(guarded):
     _, send, _ = guarded
 
