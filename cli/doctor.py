@@ -80,7 +80,7 @@ def _server(url: str, token: str | None) -> Iterator[Finding]:
     server = client(url, token)
     health = server.get("/healthz")
     match = health["protocol"] == PROTOCOL
-    yield "ok" if match else "FIX", f"{url}: version {health['version']}, protocol {health['protocol']}"
+    yield "ok" if match else "FIX", f"{server.url}: version {health['version']}, protocol {health['protocol']}"
     server.get("/v1/runs", limit=1)
     yield "ok", "the token may read" if token else "no token is asked for"
     if "time" in health:

@@ -6,6 +6,7 @@ from urllib.parse import unquote
 from dash import Dash, Input, Output, State, dcc, html
 
 from entrostat.dashboard import guard
+from entrostat.dashboard.login import Login, visitor
 from entrostat.dashboard.pages import compare, control, rules, run, runs, sql
 from entrostat.wire.client import Client
 
@@ -24,13 +25,14 @@ function(clicks) {
 """
 
 
-def build_app(client: Client, url: str, hosts: Iterable[str] | None = None) -> Dash:
+def build_app(client: Client, url: str, hosts: Iterable[str] | None = None, login: Login | None = None) -> Dash:
     """The dashboard of the server behind ``client``.
 
     Args:
-        client: its token is what a visitor may do.
+        client: its token is what a visitor may do; with ``login`` it sends that of who asks.
         url: what people are told when the server does not answer.
         hosts: see ``guard.install``.
+        login: how visitors say who they are; None: whoever can open the dashboard may what ``client`` may.
     """
     app = Dash(
         "entrostat",
@@ -41,7 +43,9 @@ def build_app(client: Client, url: str, hosts: Iterable[str] | None = None) -> D
         serve_locally=True,
     )
     guard.install(app.server, hosts)
-    app.layout = _frame()
+    if login is not None:
+        login.install(app.server)
+    app.layout = _frame
     for page in (runs, run, control, compare, rules, sql):
         page.register(app, client, url)
     app.clientside_callback(_THEME, Output("theme", "children"), Input("theme", "n_clicks"))
@@ -50,6 +54,7 @@ def build_app(client: Client, url: str, hosts: Iterable[str] | None = None) -> D
     def _page(pathname: str | None, search: str | None) -> html.Div:
         return page_of(pathname or "/", search or "")
 
+    guard.tell(app.server, app.csp_hashes())
     return app
 
 
@@ -81,8 +86,19 @@ def _frame() -> html.Div:
                     dcc.Link("entrostat", href="/", className="brand"),
                     html.Nav(links),
                     html.Button("dark", id="theme", n_clicks=0, className="quiet-button", title="dark or light"),
+                    *_signed_in(),
                 ]
             ),
             html.Main(id="page"),
         ]
     )
+
+
+def _signed_in() -> list[html.Form]:
+    """Who is signed in, and the way out."""
+    person = visitor()
+    if person is None:
+        return []
+    told = f"signed in as {person.name}: {', '.join(sorted(person.scopes))}"
+    button = html.Button(f"sign out {person.name}", className="quiet-button", title=told)
+    return [html.Form(button, action="/logout", method="post", id="logout")]

@@ -25,12 +25,50 @@ def install(server: Flask, hosts: Iterable[str] | None) -> None:
         name = urlsplit(f"//{request.host}").hostname or ""
         if allowed is not None and not is_loopback(name) and name not in allowed:
             return _refused(f"this dashboard answers to this machine's own names, not to {name!r}: --allow-host {name}")
-        if request.method not in ("GET", "HEAD") and request.headers.get("Sec-Fetch-Site") in (
-            "cross-site",
-            "same-site",
-        ):
-            return _refused("a page of another site may not act here")
+        if request.method not in ("GET", "HEAD") and _is_foreign(allowed or frozenset()):
+            return _refused(
+                "a page of another site may not act here (behind a proxy that changes the Host: --allow-host NAME)"
+            )
         return None
+
+
+def tell(server: Flask, scripts: Iterable[str]) -> None:
+    """Tell browsers what a page may load and run: what is served here, and Dash's own lines in the page.
+
+    Args:
+        scripts: hashes of those lines, as ``Dash.csp_hashes`` gives them.
+    """
+    headers = _HEADERS | {"Content-Security-Policy": _POLICY.format(scripts=" ".join(scripts))}
+
+    @server.after_request
+    def _tell(response: Response) -> Response:
+        for name, value in headers.items():
+            response.headers.setdefault(name, value)
+        return response
+
+
+def _is_foreign(allowed: frozenset[str]) -> bool:
+    """Whether a browser says that another site's page sends this; what is no browser says neither."""
+    if request.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
+        return True
+    origin = request.headers.get("Origin")
+    if origin is None:
+        return False
+    said = urlsplit(origin)
+    return said.netloc != request.host and said.hostname not in allowed
+
+
+# Plotly and Dash write styles into the page, and a chart's PNG goes through data: and blob:.
+_POLICY = (
+    "default-src 'self'; script-src 'self' {scripts}; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
+    "font-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+)
+_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
 
 
 def is_loopback(host: str) -> bool:

@@ -55,6 +55,8 @@ def spans_of(events: Sequence[Event]) -> list[Span]:
         name, step = said.get("name"), event.get("step")
         if event["kind"] not in IN_FORCE or event["kind"] == "intervention_refused" or not name or step is None:
             continue
+        if not (isinstance(name, str) and isinstance(said.get("params") or {}, Mapping)):
+            continue  # any producer may send an event of these kinds
         held = open_now.pop(name, None)
         is_off = event["kind"] == "intervention_off"
         if held is not None and step > held.start:  # changed twice at one boundary: the later one counts
@@ -102,7 +104,8 @@ def fetched(client: Client, run: str, kinds: Sequence[str] = (*IN_FORCE, *OF_RUL
 def absent_reasons(client: Client, run: str) -> dict[str, str]:
     """Signal -> why the run cannot have it, as its trainer said."""
     said = [event["detail"] for event in fetched(client, run, ["absent"])]
-    return {name: reason for detail in said for reason, names in detail.items() for name in names}
+    told = ((reason, names) for detail in said for reason, names in detail.items() if isinstance(names, list))
+    return {str(name): reason for reason, names in told for name in names}
 
 
 def _ended(span: Span, end: int, why: str) -> Span:

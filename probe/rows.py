@@ -1,6 +1,5 @@
 """A step's data as the tables of the wire."""
 
-import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -18,6 +17,7 @@ from entrostat.wire.bins import histogram_of
 from entrostat.wire.cells import cells_of
 from entrostat.wire.declared.text import CATEGORIES
 from entrostat.wire.mergeable import Part
+from entrostat.wire.notices import detail_text, sendable
 from entrostat.wire.tables import CELL, EVENT, HISTOGRAM, PROFILE, SEQUENCE, STEP_METRIC, TOKEN
 
 
@@ -210,7 +210,7 @@ def event_rows(kind: str, message: str, step: int | None = None, detail: Mapping
         "step": [step],
         "time": [now],
         "kind": [kind],
-        "message": [message],
-        "detail": [None if detail is None else json.dumps(detail, default=str)],
+        "message": [sendable(message)],
+        "detail": [detail_text(detail)],
     }
     return pa.table([pa.array(row[f.name], f.type) for f in EVENT], schema=EVENT)

@@ -1,5 +1,7 @@
 """The application: routes around a store. Nothing is global, nothing happens on import."""
 
+import logging
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI
@@ -7,7 +9,7 @@ from fastapi import FastAPI
 from entrostat.server import analysis, health, http_errors, ingest, runs, series, sql, transfers
 from entrostat.server.auth import Tokens
 from entrostat.server.control import routes as control
-from entrostat.server.guard_middleware import BodyLimit, SameSite
+from entrostat.server.guard_middleware import BodyLimit, KnownToken, SameSite, SecurityHeaders
 from entrostat.server.metrics import Metrics
 from entrostat.server.readiness import Readiness, Watch
 from entrostat.server.refusals import RefusalCounter
@@ -15,7 +17,10 @@ from entrostat.server.rules import routes as rules
 from entrostat.server.rules.engine import Engine
 from entrostat.server.rules.running import running
 from entrostat.server.settings import Settings
+from entrostat.storage.audit import By
 from entrostat.storage.store import Store
+
+_log = logging.getLogger(__name__)
 
 _ABOUT = """Takes what a training run's probes measure, keeps it once, and answers questions about it.
 
@@ -53,8 +58,12 @@ def build_app(settings: Settings, store: Store) -> FastAPI:
         description=_ABOUT,
         openapi_tags=_TAGS,
         lifespan=running(engine, watch),
+        redirect_slashes=False,  # a redirect names the Host that the client sent
     )
     app.state.tokens, app.state.readiness = tokens, readiness
+    app.state.token_used = partial(_write_down, store)
+    if not tokens.are_needed:
+        app.openapi = lambda: _without_tokens(app)  # type: ignore[method-assign]  # FastAPI's own way to change it
     http_errors.install(app)
     routers: list[Any] = [
         ingest.router(store, settings),
@@ -69,10 +78,36 @@ def build_app(settings: Settings, store: Store) -> FastAPI:
     ]
     for router in routers:
         app.include_router(router)
-    app.add_middleware(BodyLimit, max_bytes=settings.max_body_mb * 2**20, larger=transfers.larger_bodies(settings))
+    app.add_middleware(
+        BodyLimit,
+        max_bytes=settings.max_body_mb * 2**20,
+        max_json_bytes=settings.max_json_mb * 2**20,
+        patience_s=settings.body_patience_s,
+        larger=transfers.larger_bodies(settings),
+    )
+    app.add_middleware(KnownToken, tokens=tokens)
     app.add_middleware(SameSite, tokens=tokens)
+    app.add_middleware(SecurityHeaders)
     app.add_middleware(RefusalCounter, metrics=metrics)
     return app
+
+
+def _write_down(store: Store, name: str, scopes: frozenset[str], address: str | None) -> None:
+    """A token is used for the first time. A store that cannot write just now must not keep a reader out."""
+    try:
+        store.token_used(name, scopes, By(name, None, address))
+    except Exception as error:  # noqa: BLE001  whatever it is that the database cannot do
+        _log.warning("the first use of token %r is not in the audit: %s", name, error)
+
+
+def _without_tokens(app: FastAPI) -> dict[str, Any]:
+    """The OpenAPI document of a server that asks for no token."""
+    document = FastAPI.openapi(app)
+    document.get("components", {}).pop("securitySchemes", None)
+    for methods in document["paths"].values():
+        for operation in methods.values():
+            operation.pop("security", None)
+    return document
 
 
 def open_store(settings: Settings) -> Store:

@@ -41,6 +41,7 @@ class Tokens:
         self._path = path
         self._changed_ns = -1
         self._held: dict[str, tuple[str, frozenset[str]]] = {}
+        self._used: set[str] = set()
         if path is not None:
             self._read(path)
 
@@ -58,6 +59,14 @@ class Tokens:
         """The name under which a token was made; None for an unknown one."""
         found = self._found(token)
         return found[0] if found else None
+
+    def is_first_use(self, token: str) -> str | None:
+        """The name of a known token that has not been asked about so before; else None."""
+        name = self.name(token)
+        if name is None or name in self._used:
+            return None
+        self._used.add(name)
+        return name
 
     def _found(self, token: str) -> tuple[str, frozenset[str]] | None:
         if self._path is not None and self._path.stat().st_mtime_ns != self._changed_ns:
@@ -137,26 +146,44 @@ def check_bind(host: str, tokens: Tokens) -> None:
         )
 
 
+BEARER = HTTPBearer(auto_error=False, description="A token of the server; not needed where it runs without tokens.")
+
+
+def scopes_of(
+    request: Request, bearer: Annotated[HTTPAuthorizationCredentials | None, Depends(BEARER)]
+) -> frozenset[str]:
+    """What the request's token may do; everything where the server runs without tokens. Raises HttpError 401."""
+    tokens: Tokens = request.app.state.tokens
+    if not tokens.are_needed:
+        return frozenset(SCOPES)
+    request.scope["entrostat_who"] = tokens.name(bearer.credentials) if bearer else None
+    scopes = check_known(tokens, bearer.credentials if bearer else None)
+    if bearer is not None and (name := tokens.is_first_use(bearer.credentials)) is not None:
+        address = request.client.host if request.client else None
+        request.app.state.token_used(name, scopes, address)
+    return scopes
+
+
 def require(scope: Scope) -> Callable[..., None]:
     """A dependency that lets a request pass only with a token of ``scope`` (or admin)."""
 
-    def check(request: Request, bearer: Annotated[HTTPAuthorizationCredentials | None, Depends(BEARER)]) -> None:
-        tokens: Tokens = request.app.state.tokens
-        if not tokens.are_needed:
-            return
-        if bearer is None:
-            raise HttpError(401, "no_token", "send a token: Authorization: Bearer ... (ENTROSTAT_TOKEN)", _CHALLENGE)
-        scopes = tokens.scopes(bearer.credentials)
-        request.scope["entrostat_who"] = tokens.name(bearer.credentials)
-        if scopes is None:
-            raise HttpError(401, "unknown_token", "the token is not known here: check ENTROSTAT_TOKEN", _CHALLENGE)
+    def check(scopes: Annotated[frozenset[str], Depends(scopes_of)]) -> None:
         if scope not in scopes and "admin" not in scopes:
             raise HttpError(403, "missing_scope", f"the token may {sorted(scopes)}, this needs {scope!r}")
 
     return check
 
 
-BEARER = HTTPBearer(auto_error=False, description="A token of the server; not needed where it runs without tokens.")
+def check_known(tokens: Tokens, token: str | None) -> frozenset[str]:
+    """What a token may do. Raises HttpError 401 where there is none, or nobody knows it."""
+    if not token:
+        raise HttpError(401, "no_token", "send a token: Authorization: Bearer ... (ENTROSTAT_TOKEN)", _CHALLENGE)
+    scopes = tokens.scopes(token)
+    if scopes is None:
+        raise HttpError(401, "unknown_token", "the token is not known here: check ENTROSTAT_TOKEN", _CHALLENGE)
+    return scopes
+
+
 _CHALLENGE = {"WWW-Authenticate": "Bearer"}
 
 

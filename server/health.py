@@ -1,7 +1,7 @@
 """Is it up, and is it well; and the page for Prometheus."""
 
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends
 from fastapi.responses import Response
@@ -9,7 +9,8 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, Field
 
 from entrostat.server.answers import Json
-from entrostat.server.auth import Tokens, require
+from entrostat.server.auth import Tokens, require, scopes_of
+from entrostat.server.control.who import TokenName
 from entrostat.server.http_errors import responses
 from entrostat.server.metrics import Metrics
 from entrostat.server.readiness import Readiness
@@ -34,6 +35,13 @@ class Ready(BaseModel):
     ready: bool
     reason: str | None = Field(description="stopping, database_broken, disk_full, write_failed or queue_full.")
     message: str | None
+
+
+class Whoami(BaseModel):
+    """The token that was sent."""
+
+    name: str | None = Field(description="As in the tokens' file; null where the server runs without tokens.")
+    scopes: list[str]
 
 
 def package_version() -> str:
@@ -61,6 +69,11 @@ def router(store: Store, metrics: Metrics, tokens: Tokens, readiness: Readiness)
             "problem": problem,
         }
         return Json(document, status_code=503 if problem else 200)
+
+    @routes.get("/v1/whoami", responses=responses(), summary="Whose token is this?")
+    def whoami(name: TokenName, scopes: Annotated[frozenset[str], Depends(scopes_of)]) -> Whoami:
+        """The name and scopes of the token that was sent; what signing in to the dashboard asks for."""
+        return Whoami(name=name, scopes=sorted(scopes))
 
     @routes.get(
         "/v1/ready",

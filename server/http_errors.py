@@ -76,6 +76,14 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
 """Errors that every endpoint can give, for the OpenAPI document."""
 
 
+BODY = (
+    (408, "The body stopped coming."),
+    (413, "The body is over the limit."),
+    (415, "The body's type or encoding is not one that is taken here."),
+)
+"""Errors of every endpoint that takes a body."""
+
+
 def responses(*statuses: tuple[int, str]) -> dict[int | str, dict[str, Any]]:
     """``RESPONSES`` with an endpoint's own errors."""
     return RESPONSES | {status: {"model": ErrorBody, "description": text} for status, text in statuses}
@@ -128,8 +136,28 @@ async def _http(request: Request, error: Exception) -> Response:
     message = str(error.detail)
     if error.status_code == 404 and not isinstance(error, HttpError):
         message = f"nothing at {request.url.path}: /docs lists what there is"
+    headers = dict(error.headers or {})
+    if error.status_code == 405:
+        headers["Allow"] = ", ".join(_methods(request))
+        message = f"{request.method} is not for {request.url.path}: {headers['Allow']} is"
     note(request.scope, code, message)
-    return answer(error.status_code, ErrorBody(error=code, message=message), dict(error.headers or {}))
+    return answer(error.status_code, ErrorBody(error=code, message=message), headers)
+
+
+def _methods(request: Request) -> list[str]:
+    """What may be asked of the path: the framework names the methods of the first route that fits, not of all."""
+    known: dict[str, Any] = request.app.openapi()["paths"]
+    asked = request.url.path.split("/")
+    named = known.get(request.url.path)  # /v1/rules/check is a place of its own beside /v1/rules/{name}
+    fitting = [named] if named else [methods for path, methods in known.items() if _fits(path.split("/"), asked)]
+    found = {method.upper() for methods in fitting for method in methods}
+    return sorted(found) or ["GET"]  # /docs, /openapi.json
+
+
+def _fits(pattern: list[str], asked: list[str]) -> bool:
+    return len(pattern) == len(asked) and all(
+        part == said or part.startswith("{") for part, said in zip(pattern, asked, strict=True)
+    )
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:

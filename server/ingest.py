@@ -9,7 +9,8 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Body, Depends, Path, Request
 
 from entrostat.server.auth import require
-from entrostat.server.http_errors import HttpError, responses
+from entrostat.server.http_errors import BODY, HttpError, responses
+from entrostat.server.json_bodies import JsonRoute
 from entrostat.server.settings import Settings
 from entrostat.storage.store import Store
 from entrostat.wire.codec import CONTENT_TYPE, Tables, decode, decode_json
@@ -44,12 +45,16 @@ _BATCH_BODY = {
 
 def router(store: Store, settings: Settings) -> APIRouter:
     """The routes of producers."""
-    routes = APIRouter(prefix="/v1/streams", tags=["ingest"], dependencies=[Depends(require("ingest"))])
+    routes = APIRouter(
+        prefix="/v1/streams", tags=["ingest"], dependencies=[Depends(require("ingest"))], route_class=JsonRoute
+    )
     decoding = anyio.CapacityLimiter(settings.max_decoding)
     max_bytes = settings.max_decompressed_mb * 2**20
 
     @routes.put(
-        "/{stream_id}", responses=responses((426, "The producer speaks a newer protocol.")), summary="Open a stream"
+        "/{stream_id}",
+        responses=responses(*BODY, (426, "The producer speaks a newer protocol.")),
+        summary="Open a stream",
     )
     def open_stream(
         stream_id: Annotated[StreamId, Path(description="32 hexadecimal digits, drawn when the producer starts.")],
@@ -72,6 +77,7 @@ def router(store: Store, settings: Settings) -> APIRouter:
         openapi_extra=_BATCH_BODY,
         summary="Send a batch",
         responses=responses(
+            *BODY,
             (404, "The stream was never opened here: open it, then send again."),
             (413, "Over the limit, or decompresses to more than the limit."),
             (415, "Neither JSON nor our Arrow type."),

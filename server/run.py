@@ -11,6 +11,7 @@ import uvicorn
 
 from entrostat.server.app import build_app, open_store
 from entrostat.server.auth import Tokens, check_bind
+from entrostat.server.connections import make_room_for, patient
 from entrostat.server.health import package_version
 from entrostat.server.settings import Settings
 from entrostat.server.stopping import SIGNALS, StoppingServer
@@ -46,6 +47,9 @@ def serve(settings: Settings) -> None:
             log_config=None,  # its records go where ours do
             access_log=False,
             timeout_graceful_shutdown=settings.shutdown_s,
+            http=patient(settings.head_patience_s),
+            limit_concurrency=make_room_for(settings.max_connections),
+            proxy_headers=False,
             server_header=False,
         )
         host, port = listener.getsockname()[:2]

@@ -7,7 +7,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from entrostat.server.answers import Json
 from entrostat.server.auth import require
-from entrostat.server.http_errors import responses
+from entrostat.server.control.who import Asker
+from entrostat.server.http_errors import BODY, responses
+from entrostat.server.json_bodies import JsonRoute
 from entrostat.storage.store import Store
 from entrostat.wire.messages import DesiredState, RunId
 
@@ -65,7 +67,7 @@ class Events(BaseModel):
 
 def router(store: Store) -> APIRouter:
     """The routes of runs."""
-    routes = APIRouter(prefix="/v1/runs", tags=["runs"])
+    routes = APIRouter(prefix="/v1/runs", tags=["runs"], route_class=JsonRoute)
 
     @routes.get("", dependencies=_READ, responses=responses(), response_model=Runs, summary="List runs")
     def list_runs(
@@ -83,13 +85,13 @@ def router(store: Store) -> APIRouter:
     @routes.patch(
         "/{run}",
         dependencies=[Depends(require("control"))],
-        responses=_NO_RUN,
+        responses=responses(*BODY, (404, "No such run.")),
         response_model=RunDetail,
         summary="Tag a run, write notes",
     )
-    def change_run(run: RunId, change: RunChange) -> Json:
+    def change_run(run: RunId, change: RunChange, asker: Asker) -> Json:
         """Replace tags or notes; the answer is the run as it is now."""
-        store.update_run(run, change.tags, change.notes)
+        store.update_run(run, change.tags, change.notes, asker)
         return Json(store.run(run))
 
     @routes.delete(
@@ -99,9 +101,9 @@ def router(store: Store) -> APIRouter:
         status_code=204,
         summary="Delete a run",
     )
-    def delete_run(run: RunId) -> None:
-        """Remove a run and every row of it, for good."""
-        store.delete_run(run)
+    def delete_run(run: RunId, asker: Asker) -> None:
+        """Remove a run and every row of it, for good; that it was, and by whom, stays in the view ``audit``."""
+        store.delete_run(run, asker)
 
     @routes.get("/{run}/desired", dependencies=_READ, responses=_NO_RUN, summary="What should be on in a run")
     def get_desired(run: RunId) -> DesiredState:

@@ -10,13 +10,15 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from entrostat.server.answers import Json
 from entrostat.server.auth import require
-from entrostat.server.http_errors import responses
+from entrostat.server.http_errors import BODY, responses
+from entrostat.server.json_bodies import JsonRoute
 from entrostat.server.metrics import Metrics
 from entrostat.server.settings import Settings
 from entrostat.storage.query import Answer
 from entrostat.storage.store import Store
 from entrostat.wire.errors import QueryTimeout
 from entrostat.wire.logs import event
+from entrostat.wire.messages import Whole
 from entrostat.wire.signals import SIGNALS
 
 _log = logging.getLogger(__name__)
@@ -31,7 +33,7 @@ class Question(BaseModel):
     model_config = ConfigDict(extra="forbid")
     sql: str = Field(description="One SELECT over the views of GET /v1/schema.")
     format: Literal["json", "arrow"] = "json"
-    max_rows: int = Field(default=10_000, ge=1, description="The answer is cut here, and says so.")
+    max_rows: Whole = Field(default=10_000, ge=1, description="The answer is cut here, and says so.")
 
 
 class Rows(BaseModel):
@@ -86,12 +88,13 @@ class Vocabulary(BaseModel):
 
 def router(store: Store, settings: Settings, metrics: Metrics) -> APIRouter:
     """The routes of questions."""
-    routes = APIRouter(prefix="/v1", tags=["questions"], dependencies=[Depends(require("read"))])
+    routes = APIRouter(prefix="/v1", tags=["questions"], dependencies=[Depends(require("read"))], route_class=JsonRoute)
 
     @routes.post(
         "/sql",
         summary="Ask in SQL",
         responses=responses(
+            *BODY,
             (400, "The statement cannot be parsed or computed; the engine's own words."),
             (403, "Not a SELECT over the public views."),
             (408, "Stopped after the time limit."),

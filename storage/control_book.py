@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import duckdb
 
-from entrostat.storage import desired, effects, runs, server_events
+from entrostat.storage import audit, desired, effects, runs, server_events
 from entrostat.storage.database import Database
 from entrostat.storage.permissions import permissions
 from entrostat.storage.writer import Writer
@@ -42,8 +42,17 @@ class ControlBook:
             key = runs.key_of(cursor, run_id)
             return permissions(cursor, key), runs.last_step(cursor, key)
 
-    def change(self, run_id: str, change: Change, tell: Tell, expected_version: int | None = None) -> DesiredState:
+    def change(
+        self,
+        run_id: str,
+        change: Change,
+        tell: Tell,
+        expected_version: int | None = None,
+        by: audit.By = audit.NOBODY,
+    ) -> DesiredState:
         """As ``Store.change_desired``, with an event of what ``tell`` makes of the states before and after.
+
+        The audit has it too, in the name of ``by``.
 
         An equal state is not written, and nothing is told of it.
 
@@ -61,6 +70,8 @@ class ControlBook:
             written = desired.append(cursor, key, after, before.version + 1)
             asked = tell(before, written)
             server_events.append(cursor, key, runs.last_step(cursor, key), ASKED, asked.message, asked.detail)
+            action, name = str(asked.detail.get("action", ASKED)), asked.detail.get("name")
+            audit.append(cursor, by, action, run_id, name, asked.detail)
             return written
 
         written = self._writer.do(write)

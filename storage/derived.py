@@ -120,6 +120,19 @@ IS_WHOLE = "prompt is not null and num_responses >= greatest(2, coalesce(group_s
 NO_SPREAD = "1e-6 * greatest(1.0, abs({mean}))"
 """Log-probs of equal responses differ by the rounding of float32; a spread of that size is none."""
 
+
+def spread(value: str, over: str = "") -> str:
+    """The population standard deviation of ``value``, NaN where one is not finite.
+
+    DuckDB's own raises there, and one run's NaN would take the answer from every run that is asked for with it.
+    """
+    is_finite = f"coalesce(isfinite({value}), true)"
+    return (
+        f"case when bool_and({is_finite}) {over} then stddev_pop(case when {is_finite} then {value} end) {over} "
+        "else 'nan'::double end"
+    )
+
+
 PROMPT_GROUP = f"""
 select s.run_id as run, t.step, t.prompt, any_value(d.group_size) as group_size, {_SENT},
     count(*) as num_responses, count(t.advantage) as num_advantages, count(t.reward) as num_rewards,
@@ -128,7 +141,7 @@ select s.run_id as run, t.step, t.prompt, any_value(d.group_size) as group_size,
     avg(exp(t.mean_logp::double)) filter (where t.reward < d.correct_at) as prob_wrong,
     covar_pop(exp(t.mean_logp::double) * t.advantage, t.mean_logp) as cov_weighted,
     covar_pop(t.advantage, t.mean_logp) as cov,
-    avg(t.mean_logp) as mean_logp, stddev_pop(t.mean_logp) as std_logp,
+    avg(t.mean_logp) as mean_logp, {spread("t.mean_logp")} as std_logp,
     count(*) filter (where t.advantage > 0) as num_pos, count(*) filter (where t.advantage < 0) as num_neg,
     sum(t.mean_logp::double) filter (where t.advantage > 0) as logp_pos,
     sum(t.mean_logp::double) filter (where t.advantage < 0) as logp_neg,

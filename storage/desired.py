@@ -1,5 +1,7 @@
 """Desired state in the database: every version is kept, the newest counts."""
 
+from datetime import UTC
+
 import duckdb
 
 from entrostat.storage.runs import key_of
@@ -34,6 +36,6 @@ def held(cursor: duckdb.DuckDBPyConnection, run_id: str, expected_version: int |
 def append(cursor: duckdb.DuckDBPyConnection, run: int, state: DesiredState, version: int) -> DesiredState:
     """Write ``state`` as ``version`` of the run."""
     now = utc_now()
-    written = state.model_copy(update={"version": version, "updated": now})
+    written = state.model_copy(update={"version": version, "updated": now.replace(tzinfo=UTC)})
     cursor.execute("insert into raw.desired_state values (?, ?, ?, ?)", [run, version, written.model_dump_json(), now])
     return written

@@ -73,7 +73,15 @@ def told(cursor: duckdb.DuckDBPyConnection, run_id: str) -> list[Told]:
         [run_id, *ACKNOWLEDGEMENTS],
     ).fetchall()
     found = [Told(step, kind, _object(detail)) for step, kind, detail in rows]
-    return [one for one in found if "name" in one.detail]
+    return [one for one in found if _is_well_formed(one.detail)]
+
+
+def _is_well_formed(detail: Mapping[str, Any]) -> bool:
+    """Whether it says what a controller says: any producer may send an event of these kinds."""
+    texts = (detail.get("name"), detail.get("by", ""), detail.get("because", ""))
+    values = (detail.get("params", {}), detail.get("in_force", {}))
+    is_told = all(isinstance(t, str) for t in texts) and all(isinstance(v, Mapping) for v in values)
+    return is_told and isinstance(detail.get("version"), int | None)
 
 
 def activations(events: Sequence[Told]) -> list[Activation]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from entrostat.storage.derived import IS_WHOLE, NO_SPREAD
+from entrostat.storage.derived import IS_WHOLE, NO_SPREAD, spread
 from entrostat.storage.merged import JOIN, VALID
 
 Z_COLUMN = {
@@ -15,12 +15,12 @@ _OF_GROUP = "over (partition by s.run_id, t.step, t.prompt)"
 def sequence(columns: Iterable[str]) -> str:
     """The body of the view ``sequence``: the wire's ``columns`` and the z-score."""
     picked = ", ".join(f't."{name}"' for name in columns)
-    mean, spread = f"avg(t.mean_logp) {_OF_GROUP}", f"stddev_pop(t.mean_logp) {_OF_GROUP}"
+    mean, std = f"avg(t.mean_logp) {_OF_GROUP}", spread("t.mean_logp", _OF_GROUP)
     is_whole = IS_WHOLE.replace("num_responses", f"count(*) {_OF_GROUP}").replace("prompt is", "t.prompt is")
     return f"""
     select s.run_id as run, t.step, s.rank as process_rank, s.producer, {picked},
-        case when {is_whole} then case when {spread} > {NO_SPREAD.format(mean=mean)}
-            then ({mean} - t.mean_logp) / {spread} else 0.0 end end as ln_ppl_z
+        case when {is_whole} then case when ({std}) > {NO_SPREAD.format(mean=mean)}
+            then ({mean} - t.mean_logp) / ({std}) else 0.0 end end as ln_ppl_z
     from raw.sequence_row t {JOIN} join raw.run_definitions d on d.run = t.run where {VALID}
     """
 

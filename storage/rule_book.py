@@ -7,7 +7,7 @@ from typing import Any
 
 import duckdb
 
-from entrostat.storage import desired, rules, server_events
+from entrostat.storage import audit, desired, rules, server_events
 from entrostat.storage.baseline import DEFAULT_STEPS
 from entrostat.storage.database import Database
 from entrostat.storage.rules import HeldRule, HeldState, Standing
@@ -42,19 +42,23 @@ class RuleBook:
         with self._database.reading() as cursor:
             return rules.held(cursor)
 
-    def put(self, documents: dict[str, dict[str, Any]]) -> list[HeldRule]:
+    def put(self, documents: dict[str, dict[str, Any]], by: audit.By = audit.NOBODY) -> list[HeldRule]:
         """Write rules, all in one transaction, each as the next version of its name; an equal one stays as it is."""
 
         def write(cursor: duckdb.DuckDBPyConnection) -> list[HeldRule]:
             known = {rule.name: rule for rule in rules.held(cursor)}
-            return [
-                known[name] if name in known and known[name].document == one else rules.append(cursor, name, one)
-                for name, one in documents.items()
-            ]
+            made = []
+            for name, one in documents.items():
+                if name in known and known[name].document == one:
+                    made.append(known[name])
+                    continue
+                made.append(rules.append(cursor, name, one))
+                audit.append(cursor, by, "rule_put", None, name, {"version": made[-1].version, "rule": one})
+            return made
 
         return self._writer.do(write)
 
-    def remove(self, name: str) -> None:
+    def remove(self, name: str, by: audit.By = audit.NOBODY) -> None:
         """Remove a rule; its versions are kept. Raises NotFound."""
 
         def write(cursor: duckdb.DuckDBPyConnection) -> None:
@@ -62,6 +66,7 @@ class RuleBook:
             if name not in known:
                 raise NotFound(f"no rule {name!r}: there are {', '.join(known) or 'none'}")
             rules.append(cursor, name, None)
+            audit.append(cursor, by, "rule_removed", None, name)
 
         self._writer.do(write)
 

@@ -39,6 +39,11 @@ def last_step(cursor: duckdb.DuckDBPyConnection, key: int) -> int | None:
     return rows[0][2] if rows else None
 
 
+def created(cursor: duckdb.DuckDBPyConnection, key: int) -> str | None:
+    """When a run's first stream was opened."""
+    return iso(cursor.execute("select created from raw.run where run = ?", [key]).fetchall()[0][0])
+
+
 def names(cursor: duckdb.DuckDBPyConnection, search: str | None, limit: int) -> list[str]:
     """Names of the runs, newest first; ``search`` is looked for in names, tags and notes."""
     rows = cursor.execute(

@@ -227,9 +227,28 @@ BIN = Table(
         Column("high", "DOUBLE", "Upper edge."),
     ),
 )
+AUDIT = Table(
+    "audit",
+    "Who changed what, by hand or through a program; kept when the run it is about is deleted.",
+    (
+        Column("time", "TIMESTAMP", "When, UTC."),
+        Column("who", "VARCHAR", "Name of the token; null where the server ran without tokens.", True),
+        Column("said", "VARCHAR", "The name that the request gave, which anyone could.", True),
+        Column("address", "VARCHAR", "Where the request came from: the dashboard's, for what is done there.", True),
+        Column(
+            "action",
+            "VARCHAR",
+            "switch_on, switch_off, approve, dismiss, stop_all, arm, run_changed, run_deleted, rule_put, rule_removed, "
+            "token_used (its first use since the server started).",
+        ),
+        Column("run_id", "VARCHAR", "The run, by its name, where it is about one.", True),
+        Column("name", "VARCHAR", "The intervention, rule or token that it is about.", True),
+        Column("detail", "VARCHAR", "JSON object with the values behind it.", True),
+    ),
+)
 META = Table("meta", "About this file.", (Column("schema_version", "INTEGER", "Version of these tables."),))
 
-ALL_TABLES = (RUN, STREAM, BATCH, *ROW_TABLES.values(), BASELINE, DESIRED_STATE, RULE, RULE_STATE, BIN, META)
+ALL_TABLES = (RUN, STREAM, BATCH, *ROW_TABLES.values(), BASELINE, DESIRED_STATE, RULE, RULE_STATE, AUDIT, BIN, META)
 
 
 def ddl(table: Table) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import duckdb
 
-from entrostat.storage import desired, runs, series, server_events, streams, views, watched
+from entrostat.storage import audit, desired, runs, series, server_events, streams, views, watched
 from entrostat.storage.analysis.floor_forecast import FLOOR
 from entrostat.storage.analysis.run import analysis
 from entrostat.storage.control_book import ControlBook
@@ -215,17 +215,31 @@ class Store:
             self._summaries[run_id] = held[run_id] = (versions.get(run_id, 0), made)
         return [runs.with_status(kept[1]) for kept in held.values() if kept is not None]
 
-    def update_run(self, run_id: str, tags: dict[str, str] | None = None, notes: str | None = None) -> None:
+    def update_run(
+        self,
+        run_id: str,
+        tags: dict[str, str] | None = None,
+        notes: str | None = None,
+        by: audit.By = audit.NOBODY,
+    ) -> None:
         """Replace a run's tags or notes; None leaves them. Raises NotFound."""
-        self._writer.do(lambda cursor: runs.update(cursor, run_id, tags, notes))
+
+        def write(cursor: duckdb.DuckDBPyConnection) -> None:
+            runs.update(cursor, run_id, tags, notes)
+            changed = {key: value for key, value in (("tags", tags), ("notes", notes)) if value is not None}
+            audit.append(cursor, by, "run_changed", run_id, None, changed)
+
+        self._writer.do(write)
         self._touch(run_id)
 
-    def delete_run(self, run_id: str) -> None:
-        """Remove a run and everything of it. Raises NotFound."""
+    def delete_run(self, run_id: str, by: audit.By = audit.NOBODY) -> None:
+        """Remove a run and everything of it but its audit. Raises NotFound."""
 
         def remove(cursor: duckdb.DuckDBPyConnection) -> int:
             key = runs.key_of(cursor, run_id)
+            told = {"created": runs.created(cursor, key), "last_step": runs.last_step(cursor, key)}
             runs.delete(cursor, key)
+            audit.append(cursor, by, "run_deleted", run_id, None, told)
             self._writer.forget_baseline(key)
             return key
 
@@ -236,6 +250,10 @@ class Store:
             self._desired.pop(run_id, None)
         self._thresholds.look_at(run_id)
         self._touch(run_id)
+
+    def token_used(self, name: str, scopes: frozenset[str], by: audit.By) -> None:
+        """Write down that a token is in use."""
+        self._writer.do(lambda cursor: audit.append(cursor, by, "token_used", None, name, {"scopes": sorted(scopes)}))
 
     def events(self, run_id: str, limit: int = 500) -> list[dict[str, Any]]:
         """The run's newest events, oldest first. Raises NotFound."""

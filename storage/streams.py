@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import duckdb
+from pydantic_core import to_json
 
 from entrostat.storage import schema
 from entrostat.storage.errors import StorageError
@@ -191,7 +192,7 @@ def _insert(cursor: duckdb.DuckDBPyConnection, table: schema.Table, values: dict
 
 
 def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str)
+    return to_json(value, inf_nan_mode="null", fallback=str).decode()  # NaN is no JSON: no function of SQL reads it
 
 
 def _settings(opening: StreamOpen) -> dict[str, Any]:

@@ -246,6 +246,14 @@ VIEWS: tuple[View, ...] = (
     ),
     View("rule", schema.RULE.comment, _meanings(schema.RULE), "select name, version, document, updated from raw.rule"),
     View(
+        "audit",
+        schema.AUDIT.comment,
+        _meanings(schema.AUDIT, "time", "who", "said", "address", "action")
+        | {"run": "Name of the run it is about, perhaps deleted since."}
+        | _meanings(schema.AUDIT, "name", "detail"),
+        'select time, who, said, address, action, run_id as run, "name", detail from raw.audit',
+    ),
+    View(
         "stream",
         schema.STREAM.comment,
         _RUN | {"process_rank": "Rank of the process."} | _meanings(schema.STREAM, *_STREAM_COLUMNS),

@@ -9,6 +9,7 @@ from entrostat.trainer_adapters.permissions import permissions_of
 from entrostat.trainer_adapters.session import Options, from_environment
 from entrostat.trainer_adapters.tap import Tap
 from entrostat.trainer_adapters.trainer_kinds import kind_of
+from entrostat.wire.client import without_credentials
 from entrostat.wire.counters import Counters
 from entrostat.wire.errors import AttachError
 from entrostat.wire.messages import DesiredState, Permissions
@@ -33,7 +34,7 @@ class Handle:
     @property
     def url(self) -> str:
         """Where the server shows the run."""
-        return f"{self.boundary.options.url}/v1/runs/{self.run_id}"
+        return f"{without_credentials(str(self.boundary.options.url))}/v1/runs/{self.run_id}"
 
     @property
     def desired(self) -> DesiredState:

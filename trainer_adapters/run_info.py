@@ -1,7 +1,6 @@
 """What a run says of itself: host, git commit, versions, settings. Gathered once, at the start."""
 
 import os
-import re
 import socket
 import subprocess
 import uuid
@@ -9,9 +8,12 @@ from collections.abc import Mapping
 from importlib import metadata
 from typing import Any
 
+from entrostat.wire.redaction import is_secret, redacted
+
 _PACKAGES = ("entrostat", "torch", "transformers", "trl", "accelerate", "peft", "deepspeed", "vllm", "verl")
-_JSON = (str, int, float, bool, type(None))
-_SECRET = re.compile(r"token$|key$|secret|password", re.IGNORECASE)
+_JSON = (int, float, bool, type(None))
+_MOST_LEVELS = 20
+"""Settings inside settings; a server refuses what is nested without end."""
 
 
 def new_id() -> str:
@@ -56,21 +58,35 @@ def host() -> tuple[str, int]:
 
 
 def plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that are plain JSON values, or lists or mappings of them; what is named like a secret is out."""
-    kept = {str(name): _plain_value(value) for name, value in values.items() if not _SECRET.search(str(name))}
+    """The settings that are plain JSON values, or lists or mappings of them; what is named like a secret is out.
+
+    What looks like a password or a token in a value is replaced, see ``wire/redaction.py``.
+    """
+    kept: dict[str, Any] = _plain(values, _MOST_LEVELS)
+    return kept
+
+
+def _plain(values: Mapping[str, Any], levels: int) -> dict[str, Any]:
+    kept = {_text(name): _plain_value(value, levels - 1) for name, value in values.items() if not is_secret(str(name))}
     return {name: value for name, value in kept.items() if value is not _DROP}
 
 
 _DROP = object()
 
 
-def _plain_value(value: Any) -> Any:
+def _text(value: object) -> str:
+    return redacted(str(value)).encode(errors="replace").decode()  # half a surrogate pair is no text that can be sent
+
+
+def _plain_value(value: Any, levels: int) -> Any:
     if isinstance(value, float) and value != value:
         return _DROP
+    if isinstance(value, str):
+        return _text(value)
     if isinstance(value, _JSON):
         return value
-    if isinstance(value, Mapping):
-        return plain(value)
-    if isinstance(value, (list, tuple)):
-        return [v for item in value if (v := _plain_value(item)) is not _DROP]
+    if isinstance(value, Mapping) and levels:
+        return _plain(value, levels)
+    if isinstance(value, (list, tuple)) and levels:
+        return [v for item in value if (v := _plain_value(item, levels - 1)) is not _DROP]
     return _DROP

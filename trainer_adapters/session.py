@@ -23,6 +23,7 @@ from entrostat.trainer_adapters.controller import Intent
 from entrostat.wire.errors import BadParameter, SpoolError
 from entrostat.wire.interventions import named
 from entrostat.wire.messages import DesiredState, Mode, Permissions, StreamOpen
+from entrostat.wire.redaction import redacted_tags
 from entrostat.wire.sender import Sender
 from entrostat.wire.signals import FAMILIES
 
@@ -317,7 +318,7 @@ def _opening(
         trainer=trainer,
         git_commit=run_info.git_commit(),
         versions=run_info.versions(),
-        tags=options.tags,
+        tags=redacted_tags(options.tags),
         config=config,
         settings=settings,
         permissions=permissions,

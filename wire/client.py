@@ -3,7 +3,7 @@
 import ipaddress
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -25,27 +25,44 @@ from entrostat.wire.spool import PendingStream, SpoolStream, pending_streams, sw
 _Answer = TypeVar("_Answer", bound=BaseModel)
 
 
+class _Bearer(httpx.Auth):
+    """The token with each request; asked for each time where it is a function."""
+
+    def __init__(self, token: str | Callable[[], str | None]) -> None:
+        self._token = token
+
+    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
+        """httpx asks."""
+        token = self._token() if callable(self._token) else self._token
+        if token:
+            request.headers["Authorization"] = f"Bearer {token}"
+        yield request
+
+
 class Client:
     """A thin client of one server. Every method raises ``Refused`` (the server said no) or ``ServerDown`` (no answer).
 
     Args:
         url: for example ``http://127.0.0.1:8321``.
-        token: sent as a bearer token, where the server asks for one.
+        token: sent as a bearer token, where the server asks for one; or a function that gives it, asked each time.
         timeout_s: longest wait for an answer; connecting gets 5 s of it at most.
 
     Raises:
         ValueError: the address or the token cannot be one.
     """
 
-    def __init__(self, url: str, token: str | None = None, timeout_s: float = 30.0) -> None:
-        self.url = url.rstrip("/")
-        parts = _url_parts(self.url)
-        token = (token or "").strip()
-        if not (token.isascii() and token.isprintable()):
-            raise ValueError("the token holds characters that no token has: check ENTROSTAT_TOKEN")
+    def __init__(self, url: str, token: str | Callable[[], str | None] | None = None, timeout_s: float = 30.0) -> None:
+        self.address = url.rstrip("/")
+        """Where it asks, with the name and password for a proxy where there are any: not for people's eyes."""
+        parts = _url_parts(self.address)
+        self.url = without_credentials(self.address)
+        """The same without them, for messages."""
+        given = token if callable(token) else _checked_token(token)
+        if parts.userinfo and given:
+            raise ValueError(f"{self.url}: give a token, or a name and password in the address; only one can be sent")
         self._http = httpx.Client(
-            base_url=self.url,
-            headers={"Authorization": f"Bearer {token}"} if token else {},
+            base_url=self.url,  # httpx writes addresses into its log
+            auth=_Bearer(given) if given else (parts.username, parts.password) if parts.userinfo else None,
             timeout=httpx.Timeout(timeout_s, connect=min(5.0, timeout_s)),
             trust_env=not _is_loopback(parts.host),  # a cluster's proxy cannot reach this machine's own address
         )
@@ -161,6 +178,10 @@ class Client:
         """Things may be switched on again."""
         return self._change("POST", f"{_run(run_id)}/arm", {"because": because, "person": person})
 
+    def whoami(self) -> dict[str, Any]:
+        """Name and scopes of the token that is sent; the name is None where the server runs without tokens."""
+        return dict(self.get("/v1/whoami"))
+
     def health(self) -> dict[str, Any]:
         """The server's state and versions; needs no token."""
         return dict(self.get("/healthz"))
@@ -214,13 +235,28 @@ def _run(run_id: str) -> str:
     return f"/v1/runs/{quote(run_id, safe='')}"
 
 
+def without_credentials(url: str) -> str:
+    """``url`` as it may be shown and logged: the name and password of ``http://name:password@host`` left out."""
+    scheme, slashes, rest = url.partition("://")
+    place, slash, path = rest.partition("/")
+    return f"{scheme}{slashes}{place.rpartition('@')[2]}{slash}{path}"
+
+
+def _checked_token(token: str | None) -> str:
+    token = (token or "").strip()
+    if not (token.isascii() and token.isprintable()):
+        raise ValueError("the token holds characters that no token has: check ENTROSTAT_TOKEN")
+    return token
+
+
 def _url_parts(url: str) -> httpx.URL:
+    shown = without_credentials(url)
     try:
         parts = httpx.URL(url)
     except httpx.InvalidURL as error:
-        raise ValueError(f"{url!r} is not an address: {error}") from error
+        raise ValueError(f"{shown!r} is not an address: {error}") from error
     if parts.scheme not in ("http", "https") or not parts.host:
-        raise ValueError(f"{url!r} is not an address: write it as http://host:8321 (ENTROSTAT_URL)")
+        raise ValueError(f"{shown!r} is not an address: write it as http://host:8321 (ENTROSTAT_URL)")
     return parts
 
 

@@ -3,7 +3,6 @@
 Nothing in a body is executed or used as a path: unknown tables, columns and versions are refused with their names.
 """
 
-import json
 import struct
 from collections.abc import Iterable
 from typing import Any
@@ -11,6 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from entrostat.wire import strict_json
+from entrostat.wire.column_values import check_values
 from entrostat.wire.errors import MalformedBatch, TooLarge, UnknownVersion
 from entrostat.wire.mergeable import STATE_LENGTH
 from entrostat.wire.tables import PROTOCOL, TABLES
@@ -83,6 +84,9 @@ def decode_plain(raw: pa.Buffer) -> Tables:
         if name in tables:
             raise MalformedBatch("a batch holds each table at most once", table=name)
         tables[name] = rows
+    if sum(table.nbytes for table in tables.values()) > raw.size:
+        # Only made by hand: in a few bytes, the rows of any number of columns.
+        raise MalformedBatch("its columns lie over each other: write each into bytes of its own")
     return tables
 
 
@@ -184,9 +188,7 @@ def check_table(name: str, table: pa.Table) -> pa.Table:
         nulls = 0 if field.nullable else table[field.name].null_count
         if nulls:
             raise MalformedBatch(f"{nulls} values are null, none may be", name, field.name)
-    lowest = pc.min(table["step"]).as_py()
-    if lowest is not None and lowest < 0:
-        raise MalformedBatch(f"steps count from 0, found {lowest}", name, "step")
+    check_values(name, table)
     if name == "step_metric":
         _check_states(table)
     return table.select(TABLES[name].names)
@@ -216,8 +218,8 @@ def decode_json(body: bytes) -> Tables:
         MalformedBatch: as ``decode``.
     """
     try:
-        document = json.loads(body)
-    except (ValueError, RecursionError) as error:
+        document = strict_json.loads(body)
+    except ValueError as error:
         raise MalformedBatch(f"not JSON: {error}") from error
     if not isinstance(document, dict):
         raise MalformedBatch("a JSON batch is an object of table name -> list of rows")

@@ -4,15 +4,46 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict, StringConstraints
 from pydantic_core import to_json
 
 from entrostat.wire.tables import PROTOCOL
 
 RunId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 """A run's name in URLs and SQL: letters, digits, '.', '_' and '-', at most 128."""
+Whole = Annotated[int, Strict()]
+"""A whole number; neither true nor a text that looks like one."""
+Int32 = Annotated[Whole, Field(le=2**31 - 1)]
+"""As the database keeps it."""
+
+
+def _in_time(moment: datetime) -> datetime:
+    if not 1970 <= moment.year <= 9998:  # a year's room for every time zone
+        raise ValueError(f"the year {moment.year} is not between 1970 and 9998: is the clock of this machine right?")
+    return moment
+
+
+def _as_text(moment: object) -> object:
+    if not isinstance(moment, (str, datetime)):
+        raise ValueError("write it as ISO 8601, for example 2026-11-21T12:00:00Z")
+    return moment
+
+
+Moment = Annotated[datetime, BeforeValidator(_as_text), AfterValidator(_in_time)]
+"""A time that every zone and the database can say."""
 StreamId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
 """128 random bits, drawn when a probe starts."""
+
+
+def _not_the_server(producer: str) -> str:
+    if producer.strip().lower() == SERVER:
+        raise ValueError(f"{SERVER!r} is who wrote the server's own events: take another name")
+    return producer
+
+
+SERVER = "server"
+"""The producer of events that the server makes itself; nobody else may take the name."""
+Producer = Annotated[str, AfterValidator(_not_the_server)]
 
 
 class Message(BaseModel):
@@ -36,12 +67,16 @@ class Mode(StrEnum):
     """What persons and rules want is applied."""
 
 
+Bound = Annotated[float, Strict()]
+"""A number; true and false are none."""
+
+
 class Permissions(Message):
     """What the user allowed at ``attach``; the controller in the trainer holds to it, whatever the server wants."""
 
     mode: Mode = Mode.observe
     allow: list[str] = Field(default_factory=list, description="Interventions that this trainer can apply and may.")
-    bounds: dict[str, tuple[float, float]] = Field(
+    bounds: dict[str, tuple[Bound, Bound]] = Field(
         default_factory=dict, description="intervention.parameter -> the user's own lowest and highest value."
     )
     grace_s: float = Field(default=600.0, gt=0.0, description="Silence of the server after which on_lost happens.")
@@ -56,16 +91,16 @@ class StreamOpen(Message):
     names an existing run without any of these gets a run of its own, ``name-2``; the answer says which.
     """
 
-    protocol: int = Field(default=PROTOCOL, description="Wire version of the producer.")
+    protocol: Whole = Field(default=PROTOCOL, ge=1, description="Wire version of the producer.")
     run_id: RunId
     session_id: StreamId = Field(description="One for all ranks of one start of the trainer.")
-    producer: str = Field(default="trainer", max_length=64, description="trainer, rollout, or a name of yours.")
-    rank: int = Field(default=0, ge=0)
-    world_size: int = Field(default=1, ge=1)
-    resume_step: int | None = Field(default=None, ge=0, description="Last step of the checkpoint it resumed from.")
-    started: datetime
+    producer: Producer = Field(default="trainer", max_length=64, description="trainer, rollout, or a name of yours.")
+    rank: Int32 = Field(default=0, ge=0)
+    world_size: Int32 = Field(default=1, ge=1)
+    resume_step: Int32 | None = Field(default=None, ge=0, description="Last step of the checkpoint it resumed from.")
+    started: Moment
     host: str = Field(default="", max_length=256)
-    pid: int = 0
+    pid: Whole = Field(default=0, ge=0, le=2**63 - 1)
     trainer: str = Field(default="", max_length=256, description="Class of the trainer, for example trl.GRPOTrainer.")
     git_commit: str | None = Field(default=None, max_length=64)
     versions: dict[str, str] = Field(default_factory=dict, description="Package -> version.")
@@ -90,7 +125,7 @@ class ActiveIntervention(Message):
         default="batch",
         description="Over what its top share of tokens is taken: each micro-batch, or the last step of all ranks.",
     )
-    until_step: int | None = Field(default=None, ge=0, description="Last step it is on; the trainer keeps to it.")
+    until_step: Int32 | None = Field(default=None, ge=0, description="Last step it is on; the trainer keeps to it.")
 
 
 class Proposal(Message):

@@ -14,13 +14,15 @@ import numpy as np
 from entrostat.wire.metric_maps.entry import Dialect, Differs, Entry, Same
 from entrostat.wire.metric_maps.trl import TRL
 from entrostat.wire.metric_maps.verl import VERL
-from entrostat.wire.signals import BY_NAME
+from entrostat.wire.signals import BY_NAME, USER_PREFIX
+from entrostat.wire.tables import MAX_NAME_CHARS
 
 GENERIC = Dialect(name="generic", release="", entries=(), marks=frozenset())
 """No trainer that we know: only our own names mean anything."""
 DIALECTS = {d.name: d for d in (TRL, VERL, GENERIC)}
 """Name -> dialect."""
 
+_LONGEST_KEY = MAX_NAME_CHARS - len(USER_PREFIX)
 _BY_ITS_NAME = "By its name: that it is the same quantity is the word of whoever logs it."
 
 
@@ -123,7 +125,7 @@ def flat(metrics: Mapping[str, Any]) -> Flat:
 
 def _flatten(metrics: Mapping[str, Any], prefix: str, found: Flat) -> None:
     for name, value in metrics.items():
-        key = f"{prefix}{name}"
+        key = _clean(f"{prefix}{name}")
         # A plain float, as nearly all are, is not asked whether it is a Mapping: this runs on the training thread.
         if type(value) is not float and isinstance(value, Mapping):
             _flatten(value, f"{key}/", found)
@@ -131,6 +133,13 @@ def _flatten(metrics: Mapping[str, Any], prefix: str, found: Flat) -> None:
             found.numbers[key] = number
         else:
             found.left_out.append(key)
+
+
+def _clean(key: str) -> str:
+    """``key`` as a server takes it: one that is endless, or no text, would have the whole batch refused."""
+    if len(key) <= _LONGEST_KEY and key.isascii():
+        return key
+    return key[:_LONGEST_KEY].encode(errors="replace").decode()
 
 
 def _number(value: Any) -> float | None:

@@ -1,33 +1,54 @@
 """What a sender has to tell: to the person at the terminal once, and to the run as events, each with its numbers."""
 
-import json
 import logging
 import threading
 from collections import Counter
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
+from pydantic_core import to_json
 
-from entrostat.wire.tables import EVENT
+from entrostat.wire.redaction import redacted, redacted_values
+from entrostat.wire.tables import EVENT, MAX_TEXT_CHARS
 
 log = logging.getLogger("entrostat")
 
 _MOST_DISTINCT = 100
 """Distinct warnings that become events of their own; a message with a number in it must not fill the run."""
 _LONGEST_MESSAGE = 1000
+_LONGEST_TEXT = 10_000
+"""Of any event: an error may carry a whole configuration."""
 
 
-def event(kind: str, message: str, detail: dict[str, Any] | None = None, step: int | None = None) -> pa.Table:
+def event(kind: str, message: str, detail: Mapping[str, Any] | None = None, step: int | None = None) -> pa.Table:
     """One row of the ``event`` table, with the time of now."""
     row = {
         "step": step,
         "time": datetime.now(UTC).replace(tzinfo=None),
         "kind": kind,
-        "message": message,
-        "detail": None if detail is None else json.dumps(detail, default=str),
+        "message": sendable(message),
+        "detail": detail_text(detail),
     }
     return pa.Table.from_pylist([row], schema=EVENT)
+
+
+def sendable(message: str) -> str:
+    """``message`` as it may go to a server: not endless, in characters that exist, without passwords."""
+    return redacted(message[:_LONGEST_TEXT]).encode(errors="replace").decode()
+
+
+def detail_text(detail: Mapping[str, Any] | None) -> str | None:
+    """An event's values as JSON; NaN and infinities are null. Never raises: what cannot be written is said so."""
+    if detail is None:
+        return None
+    try:
+        text = to_json(redacted_values(detail), inf_nan_mode="null", fallback=str).decode()
+    except (ValueError, TypeError, RecursionError) as error:
+        text = to_json({"left_out": sendable(f"the values are no JSON ({type(error).__name__}: {error})")}).decode()
+    too_long = f"the values have {len(text)} characters, at most {MAX_TEXT_CHARS} are kept"
+    return text if len(text) <= MAX_TEXT_CHARS else to_json({"left_out": too_long}).decode()
 
 
 class Notices:

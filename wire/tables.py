@@ -2,8 +2,15 @@
 
 import pyarrow as pa
 
+from entrostat.wire.bins import MAX_BIN
+from entrostat.wire.declared.entropy import NUM_POSITIONS
+
 PROTOCOL = 1
 """Version of everything that crosses the wire. A newer batch is refused by an older server, with both versions."""
+
+MAX_STEP = 2**31 - 1
+END_OF_TIME_US = 253_402_300_799_999_999
+"""The last microsecond of the year 9999, since 1970: Python reads nothing later."""
 
 
 def _column(name: str, kind: pa.DataType, meaning: str, nullable: bool = False) -> pa.Field:
@@ -114,6 +121,25 @@ TABLES = {
     "token": TOKEN,
     "event": EVENT,
 }
+
+
+MOST_COUNTED = 2**40
+"""Tokens in one bin or cell of one producer's step: far beyond any, and a million of them still add up in 64 bits."""
+BOUNDS: dict[str, dict[str, tuple[int, int]]] = {
+    "step_metric": {"step": (0, MAX_STEP)},
+    "histogram": {"step": (0, MAX_STEP), "bin": (-MAX_BIN, MAX_BIN), "count": (0, MOST_COUNTED)},
+    "profile": {"step": (0, MAX_STEP), "bin": (0, NUM_POSITIONS - 1), "count": (0, MOST_COUNTED)},
+    "cell": {"step": (0, MAX_STEP), "cell": (0, 2**31 - 1), "count": (0, MOST_COUNTED)},
+    "sequence": {"step": (0, MAX_STEP), "seq": (0, 2**31 - 1), "length": (0, 2**31 - 1)},
+    "token": {"step": (0, MAX_STEP), "seq": (0, 2**31 - 1), "pos": (0, 2**31 - 1)},
+    "event": {"step": (0, MAX_STEP), "time": (0, END_OF_TIME_US)},
+}
+"""Lowest and highest value of columns. Beyond them a view could not add up, or nobody could read what it gives."""
+NAMES = ("name", "merge", "kind", "reason", "category")
+"""Columns that hold names: at most ``MAX_NAME_CHARS`` characters."""
+MAX_NAME_CHARS = 1000
+MAX_TEXT_CHARS = 2**20
+"""Of an event's message and detail, and of a token's text."""
 
 
 def meaning_of(field: pa.Field) -> str:

@@ -7,6 +7,7 @@ from dash import ALL, Dash, Input, Output, State, ctx, dcc, html, no_update
 
 from entrostat.dashboard import forms
 from entrostat.dashboard.figures.timeline import timeline_height
+from entrostat.dashboard.login import visitor
 from entrostat.dashboard.pages import control_form as form
 from entrostat.dashboard.pages import control_parts as parts
 from entrostat.dashboard.pages.control_state import Shown, fetched, timeline_of
@@ -40,6 +41,7 @@ def layout(run: str) -> html.Div:
                 ],
                 className="head",
             ),
+            _only_looking(),
             html.Div(id="control-trouble"),
             _signature(),
             html.Div(id="control-answer", role="status"),
@@ -50,9 +52,11 @@ def layout(run: str) -> html.Div:
 
 def _signature() -> html.Div:
     """Who acts, and the buttons that act on everything."""
+    signed_in = visitor()
     person = dcc.Input(
-        id="control-person", type="text", placeholder="your name", maxLength=100, persistence=True,
-        persistence_type="local", autoComplete="name",
+        id="control-person", type="text", placeholder="your name", maxLength=100, persistence=signed_in is None,
+        persistence_type="local", autoComplete="name", value=signed_in.name if signed_in else None,
+        disabled=signed_in is not None,
     )  # fmt: skip
     reason = dcc.Input(id="control-because", type="text", placeholder="reason", maxLength=2000, autoComplete="off")
     title = "Goes into the run's record with everything you do here."
@@ -66,6 +70,14 @@ def _signature() -> html.Div:
         ],
         className="bar",
     )
+
+
+def _only_looking() -> html.Div | None:
+    """What a person reads whose token may not control."""
+    signed_in = visitor()
+    if signed_in is None or signed_in.may_control:
+        return None
+    return html.Div(f"{signed_in.name} may look; to act, sign in with a token of scope control.", className="banner")
 
 
 def _standing() -> html.Div:

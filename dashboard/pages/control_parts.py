@@ -6,6 +6,7 @@ from typing import Any
 from dash import html
 
 from entrostat.dashboard.figures.marks import params_text
+from entrostat.dashboard.login import visitor
 from entrostat.dashboard.pages.control_state import EFFECT_WINDOW, Shown
 from entrostat.dashboard.pages.parts import age, status
 from entrostat.dashboard.standing import Line
@@ -31,6 +32,8 @@ _MORE_TOKEN = (
     "entrostat token add NAME --scope read --scope control --tokens FILE"
 )
 
+_OTHER_TOKEN = "Sign out, and in again with a token that may (scope control)"
+
 
 def refusal(text: str) -> html.Div:
     """What was not done, and why."""
@@ -45,6 +48,8 @@ def confirmation(text: str) -> html.Div:
 def refused(error: Refused) -> html.Div:
     """The server's no in its own words; where a token is missing, how to get one."""
     if error.status in (401, 403) and error.code in ("no_token", "unknown_token", "missing_scope"):
+        if (person := visitor()) is not None:
+            return refusal(f"{person.name} may not do this: {error.message}. {_OTHER_TOKEN}")
         return refusal(f"This dashboard's token may not control runs: {error.message}. {_MORE_TOKEN}")
     return refusal(error.message)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from dash import dcc, html
 
+from entrostat.dashboard.login import visitor
 from entrostat.wire.errors import EntrostatError, Refused
 
 GRAPH_CONFIG = {
@@ -41,6 +42,8 @@ def trouble(error: EntrostatError, url: str) -> html.Div:
     """What a person reads when the server cannot be asked."""
     if isinstance(error, Refused) and error.status in (401, 403):
         title, rest = "The server wants a token.", "Start the dashboard with ENTROSTAT_TOKEN set to one that may read."
+        if visitor() is not None:
+            title, rest = "Your token may not do this, or not any more.", "Sign out, and in again with another."
     elif isinstance(error, Refused):
         title, rest = "The server refused.", error.message
     else:

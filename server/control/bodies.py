@@ -2,9 +2,9 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, StrictBool
 
-from entrostat.wire.messages import DesiredState, Permissions, Thresholds
+from entrostat.wire.messages import DesiredState, Int32, Permissions, Thresholds
 
 Because = Annotated[str, Field(min_length=1, max_length=2000, description="The reason, in one sentence.")]
 Person = Annotated[
@@ -30,8 +30,8 @@ class SwitchOn(_Body):
     selection: Literal["batch", "step"] = Field(
         default="batch", description="Top share of each micro-batch, or of the last whole step over all ranks."
     )
-    until_step: int | None = Field(default=None, ge=0, description="Last step it is on.")
-    expected_version: int | None = Field(
+    until_step: Int32 | None = Field(default=None, ge=0, description="Last step it is on.")
+    expected_version: Int32 | None = Field(
         default=None, ge=0, description="Version that was read; 409 where the desired state has changed since."
     )
 
@@ -46,7 +46,7 @@ class Said(_Body):
 class Decision(_Body):
     """What becomes of a proposal."""
 
-    approve: bool
+    approve: StrictBool
     person: Person = None
     because: Because | None = None
     params: Params | None = Field(default=None, description="In the place of those proposed.")

@@ -6,6 +6,7 @@ from typing import Any
 
 from entrostat.server.control import allowed
 from entrostat.server.control.bodies import Decision, SwitchOn
+from entrostat.storage.audit import By
 from entrostat.storage.control_book import Asked
 from entrostat.storage.store import Store
 from entrostat.wire import intent
@@ -21,12 +22,12 @@ class Hand:
 
     Args:
         person: who is answerable.
-        said: the name that the request gave, where it is another: written down beside the token's.
+        by: the request's; the name it gave is written down beside the token's where it is another.
     """
 
-    def __init__(self, store: Store, run: str, person: str, said: str | None) -> None:
-        self._store, self._run, self._person = store, run, person
-        self._said = said if said and said != person else None
+    def __init__(self, store: Store, run: str, person: str, by: By) -> None:
+        self._store, self._run, self._person, self._by = store, run, person, by
+        self._said = by.said if by.said and by.said != person else None
 
     def switch_on(self, name: str, body: SwitchOn) -> DesiredState:
         """``name`` is on as ``body`` says. Raises as ``allowed.checked``, ``check_company`` and ``switched_on``."""
@@ -112,7 +113,7 @@ class Hand:
             what = f"{_VERBS[action]} {name}" if name else _VERBS[action]
             return Asked(f"{self._person} {what}: {because}", detail)
 
-        changed = self._store.control.change(self._run, change, asked, expected_version)
+        changed = self._store.control.change(self._run, change, asked, expected_version, self._by)
         event(
             _log, logging.INFO, "control", action=action, run=self._run, by=f"person:{self._person}", name=name,
             version=changed.version,

@@ -1,6 +1,7 @@
 """The routes of the person's hand."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Depends, Path, Query
@@ -10,8 +11,10 @@ from entrostat.server.auth import require
 from entrostat.server.control import standing
 from entrostat.server.control.bodies import Control, Decision, Effects, Said, SwitchOn
 from entrostat.server.control.changes import Hand
-from entrostat.server.control.who import TokenName, person_of
-from entrostat.server.http_errors import HttpError, responses
+from entrostat.server.control.who import Asker, person_of
+from entrostat.server.http_errors import BODY, HttpError, responses
+from entrostat.server.json_bodies import JsonRoute
+from entrostat.storage.audit import By
 from entrostat.storage.store import Store
 from entrostat.wire.errors import NotFound
 from entrostat.wire.interventions import BY_NAME, INTERVENTIONS, Intervention
@@ -23,6 +26,7 @@ _READ = [Depends(require("read"))]
 _CONTROL = [Depends(require("control"))]
 _NO_RUN = responses((404, "No such run."))
 _CHANGE = responses(
+    *BODY,
     (403, "The token lacks the scope, the run observes only, or does not allow this intervention."),
     (404, "No such run, intervention or proposal."),
     (409, "Stopped, excluded by what is on, or changed since `expected_version`."),
@@ -35,7 +39,7 @@ _Name = Annotated[str, Path(max_length=64, description="As in GET /v1/interventi
 
 def router(store: Store) -> APIRouter:
     """The routes with which persons change runs, and see what came of it."""
-    routes = APIRouter(prefix="/v1", tags=["control"])
+    routes = APIRouter(prefix="/v1", tags=["control"], route_class=JsonRoute)
     _add_questions(routes, store)
     _add_changes(routes, store)
     return routes
@@ -97,16 +101,16 @@ def _add_changes(routes: APIRouter, store: Store) -> None:
         run: RunId,
         name: _Name,
         body: Annotated[SwitchOn, Body(openapi_examples={"hold the top tokens": {"value": _ON_EXAMPLE}})],
-        token: TokenName,
+        asker: Asker,
     ) -> DesiredState:
         """Want an intervention on, in the place of one of the same name. In force from a step boundary on, not yet."""
-        return _hand(store, run, token, body.person).switch_on(_known(name), body)
+        return _hand(store, run, asker, body.person).switch_on(_known(name), body)
 
     @routes.delete("/runs/{run}/interventions/{name}", dependencies=_CONTROL, responses=_CHANGE, summary="Switch off")
     def switch_off(
         run: RunId,
         name: _Name,
-        token: TokenName,
+        asker: Asker,
         body: Annotated[Said | None, Body(description="Or as query parameters.")] = None,
         because: Annotated[str | None, Query(max_length=2000)] = None,
         person: Annotated[str | None, Query(max_length=120)] = None,
@@ -115,7 +119,7 @@ def _add_changes(routes: APIRouter, store: Store) -> None:
         why = body.because if body else because
         if not why:
             raise HttpError(422, "invalid_request", "because: say why, in the body or as a query parameter")
-        return _hand(store, run, token, body.person if body else person).switch_off(name, why)
+        return _hand(store, run, asker, body.person if body else person).switch_off(name, why)
 
     @routes.post(
         "/runs/{run}/proposals/{proposal_id}",
@@ -123,25 +127,25 @@ def _add_changes(routes: APIRouter, store: Store) -> None:
         responses=_CHANGE,
         summary="Approve or dismiss a proposal",
     )
-    def decide(run: RunId, proposal_id: StreamId, body: Decision, token: TokenName) -> DesiredState:
+    def decide(run: RunId, proposal_id: StreamId, body: Decision, asker: Asker) -> DesiredState:
         """Approved, it is on in the person's name, with other parameters where some are given."""
-        return _hand(store, run, token, body.person).decide(proposal_id, body)
+        return _hand(store, run, asker, body.person).decide(proposal_id, body)
 
     @routes.post("/runs/{run}/stop-all", dependencies=_CONTROL, responses=_CHANGE, summary="The kill switch")
     def stop_all(
-        run: RunId, body: Annotated[Said, Body(openapi_examples={"stop": {"value": _SAID_EXAMPLE}})], token: TokenName
+        run: RunId, body: Annotated[Said, Body(openapi_examples={"stop": {"value": _SAID_EXAMPLE}})], asker: Asker
     ) -> DesiredState:
         """Everything off from the next step on, every proposal gone, and no rule acts until the run is armed again."""
-        return _hand(store, run, token, body.person).stop_all(body.because)
+        return _hand(store, run, asker, body.person).stop_all(body.because)
 
     @routes.post("/runs/{run}/arm", dependencies=_CONTROL, responses=_CHANGE, summary="Undo the kill switch")
-    def arm(run: RunId, body: Said, token: TokenName) -> DesiredState:
+    def arm(run: RunId, body: Said, asker: Asker) -> DesiredState:
         """Rules and persons may switch things on again; nothing comes back on by itself."""
-        return _hand(store, run, token, body.person).arm(body.because)
+        return _hand(store, run, asker, body.person).arm(body.because)
 
 
-def _hand(store: Store, run: str, token: str | None, said: str | None) -> Hand:
-    return Hand(store, run, person_of(token, said), said)
+def _hand(store: Store, run: str, asker: By, said: str | None) -> Hand:
+    return Hand(store, run, person_of(asker.who, said), replace(asker, said=said))
 
 
 def _known(name: str) -> str:

@@ -7,6 +7,7 @@ from fastapi.security import HTTPAuthorizationCredentials
 
 from entrostat.server.auth import BEARER, Tokens
 from entrostat.server.http_errors import HttpError
+from entrostat.storage.audit import By
 
 MAX_CHARS = 120
 
@@ -17,6 +18,12 @@ def token_name(request: Request, bearer: Annotated[HTTPAuthorizationCredentials 
     return tokens.name(bearer.credentials) if tokens.are_needed and bearer is not None else None
 
 
+def asker(request: Request, name: Annotated[str | None, Depends(token_name)]) -> By:
+    """Who asks, for the audit."""
+    return By(name, None, request.client.host if request.client else None)
+
+
+Asker = Annotated[By, Depends(asker)]
 TokenName = Annotated[str | None, Depends(token_name)]
 
 

@@ -7,7 +7,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from entrostat.server.answers import Json
 from entrostat.server.auth import require
-from entrostat.server.http_errors import responses
+from entrostat.server.control.who import Asker
+from entrostat.server.http_errors import BODY, responses
+from entrostat.server.json_bodies import JsonRoute
 from entrostat.server.rules import sql
 from entrostat.server.rules.engine import Engine
 from entrostat.server.rules.needs import needs_of
@@ -82,7 +84,7 @@ class Replayed(BaseModel):
 
 def router(store: Store, engine: Engine) -> APIRouter:
     """The routes of rules."""
-    routes = APIRouter(prefix="/v1", tags=["rules"])
+    routes = APIRouter(prefix="/v1", tags=["rules"], route_class=JsonRoute)
 
     @routes.get("/rules", dependencies=_READ, responses=responses(), response_model=Rules, summary="List rules")
     def list_rules() -> Json:
@@ -90,14 +92,20 @@ def router(store: Store, engine: Engine) -> APIRouter:
         return Json({"rules": [_answer(held) for held in store.rules.held()]})
 
     @routes.put(
-        "/rules/{name}", dependencies=_CONTROL, responses=responses(), response_model=RuleAnswer, summary="Put a rule"
+        "/rules/{name}",
+        dependencies=_CONTROL,
+        responses=responses(*BODY),
+        response_model=RuleAnswer,
+        summary="Put a rule",
     )
     def put_rule(
-        name: RuleName, rule: Annotated[dict[str, Any], Body(openapi_examples={"a rule": {"value": _EXAMPLE}})]
+        name: RuleName,
+        rule: Annotated[dict[str, Any], Body(openapi_examples={"a rule": {"value": _EXAMPLE}})],
+        asker: Asker,
     ) -> Json:
         """Take a rule, as the next version of its name. It begins with the steps that come from now on."""
         read = _read(name, rule)
-        held = store.rules.put({name: document_of(read)})[0]
+        held = store.rules.put({name: document_of(read)}, asker)[0]
         engine.rules_changed()
         return Json(_answer(held))
 
@@ -108,13 +116,13 @@ def router(store: Store, engine: Engine) -> APIRouter:
         status_code=204,
         summary="Remove a rule",
     )
-    def remove_rule(name: RuleName) -> None:
+    def remove_rule(name: RuleName, asker: Asker) -> None:
         """Remove a rule; what it has on goes off, what it proposed is withdrawn."""
-        store.rules.remove(name)
+        store.rules.remove(name, asker)
         engine.rules_changed()
 
     @routes.post(
-        "/rules/check", dependencies=_READ, responses=responses(), response_model=Checked, summary="Check rules"
+        "/rules/check", dependencies=_READ, responses=responses(*BODY), response_model=Checked, summary="Check rules"
     )
     def check_rules(given: Text) -> Json:
         """Read rules without keeping them; every mistake is named by its rule, field and line."""
@@ -130,7 +138,7 @@ def router(store: Store, engine: Engine) -> APIRouter:
     @routes.post(
         "/runs/{run}/rules/replay",
         dependencies=_READ,
-        responses=responses((404, "No such run."), (408, "SQL conditions took too long.")),
+        responses=responses(*BODY, (404, "No such run."), (408, "SQL conditions took too long.")),
         response_model=Replayed,
         summary="Where would rules have fired?",
     )

@@ -82,8 +82,8 @@ def chromium():
 class FakeRun:
     """A run that reports made-up values over the real wire."""
 
-    def __init__(self, url, run, tags=None, permissions=None):
-        self.client, self.stream, self.seq = Client(url), uuid.uuid4().hex, 0
+    def __init__(self, url, run, tags=None, permissions=None, token=None):
+        self.client, self.stream, self.seq = Client(url, token), uuid.uuid4().hex, 0
         opening = StreamOpen(
             run_id=run, session_id=uuid.uuid4().hex, started=datetime.now(UTC), trainer="trl.GRPOTrainer",
             tags=tags or {}, config={"lr": 1e-6}, versions={"torch": "2"}, settings={"baseline_steps": 2},

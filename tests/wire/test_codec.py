@@ -54,6 +54,7 @@ def test_every_table_comes_out_as_it_went_in():
     for name, schema in TABLES.items():
         row = {field.name: sample_value(field.type) for field in schema}
         row |= {"merge": "mean", "state": [1.0, 2.0]} if name == "step_metric" else {}
+        row |= {"detail": '{"a": 1}'} if name == "event" else {}
         nothing = {field.name: None for field in schema if field.nullable}
         tables[name] = pa.Table.from_pylist([row, row | nothing], schema=schema)
     decoded = decode(encode(tables))
