@@ -9,6 +9,7 @@ from entrostat.server.auth import Tokens
 from entrostat.server.control import routes as control
 from entrostat.server.guard_middleware import BodyLimit, RefusalCounter, SameSite
 from entrostat.server.metrics import Metrics
+from entrostat.server.restart import Overseer
 from entrostat.server.rules import routes as rules
 from entrostat.server.rules.engine import Engine
 from entrostat.server.rules.running import running
@@ -32,14 +33,18 @@ _TAGS = [
 ]
 
 
-def build_app(settings: Settings, store: Store) -> FastAPI:
+def build_app(settings: Settings, store: Store, overseer: Overseer | None = None) -> FastAPI:
     """The application around an open ``store``; who made the store closes it.
+
+    Args:
+        overseer: says how the process is; without one it is never replaced.
 
     Raises:
         AuthError: the tokens' file cannot be read.
     """
     tokens = Tokens(settings.tokens_path)
-    metrics = Metrics(lambda: store.queue_bytes, store.live_signals)
+    overseer = overseer or Overseer(store)
+    metrics = Metrics(lambda: store.queue_bytes, store.live_signals, overseer.past.count)
     store.on_commit(metrics.committed)
     engine = Engine(store)
     store.on_commit(engine.committed)
@@ -60,7 +65,7 @@ def build_app(settings: Settings, store: Store) -> FastAPI:
         series.router(store, settings),
         sql.router(store, settings, metrics),
         rules.router(store, engine),
-        health.router(store, metrics, tokens),
+        health.router(store, metrics, tokens, overseer),
     ]
     for router in routers:
         app.include_router(router)

@@ -29,12 +29,14 @@ class Metrics:
     Args:
         queue_bytes: asked at each scrape.
         live_runs: asked at each scrape.
+        num_restarts: how often the process has replaced itself.
     """
 
     def __init__(
         self,
         queue_bytes: Callable[[], int],
         live_runs: LiveSignals,
+        num_restarts: int = 0,
     ) -> None:
         self._registry = CollectorRegistry()
         made: dict[str, Any] = {"registry": self._registry}
@@ -47,6 +49,7 @@ class Metrics:
             "entrostat_commit_seconds", "From begin to the end of COMMIT.", buckets=_COMMIT_BUCKETS, **made
         )
         self._query_s = Histogram("entrostat_query_seconds", "SQL queries of people.", **made)
+        Counter("entrostat_restarts", "How often the server has replaced itself.", **made).inc(num_restarts)
         Gauge("entrostat_queue_bytes", "Memory of batches not yet written.", **made).set_function(queue_bytes)
         self._registry.register(_LiveRuns(live_runs))
 

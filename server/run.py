@@ -7,6 +7,7 @@ from types import FrameType
 
 import uvicorn
 
+from entrostat.server import restart
 from entrostat.server.app import build_app, open_store
 from entrostat.server.auth import Tokens, check_bind
 from entrostat.server.settings import Settings
@@ -20,30 +21,56 @@ class CannotListen(EntrostatError):
 def serve(settings: Settings) -> None:
     """Serve until the process is asked to stop (SIGINT, SIGTERM); then finish requests and close the store.
 
+    Where it has to, the process replaces itself (``restart.py``) and serves on.
+
     Raises:
         AuthError: the address needs tokens, or their file cannot be read.
         CannotListen: the port is taken.
         StorageError: the database cannot be opened.
     """
     check_bind(settings.host, Tokens(settings.tokens_path))
-    with _listening(settings.host, settings.port) as listener, open_store(settings) as store:
-        app = build_app(settings, store)
-        config = uvicorn.Config(
-            app,
-            log_level="warning",
-            access_log=False,
-            timeout_graceful_shutdown=settings.shutdown_s,
-            server_header=False,
-        )
-        host, port = listener.getsockname()[:2]
-        shown = f"[{host}]" if ":" in host else host
+    past = restart.Past.inherited()
+    with (
+        restart.inherited_socket(past) or _listening(settings.host, settings.port) as listener,
+        open_store(settings) as store,
+    ):
+        overseer = restart.Overseer(store, past, settings.query_restart_s)
+        server = uvicorn.Server(_config(settings, build_app(settings, store, overseer)))
         for number in (signal.SIGINT, signal.SIGTERM):
             # uvicorn raises the signal again once it has stopped: the default handler would end the process there,
             # before the store is closed.
             signal.signal(number, _stop)
-        sys.stdout.write(f"entrostat server on http://{shown}:{port} (database in {settings.url})\n")
-        sys.stdout.flush()
-        uvicorn.Server(config).run(sockets=[listener])
+        restart.let_signals_in()
+        _say(listener, settings)
+        kept: list[socket.socket] = []
+
+        def stop() -> None:
+            kept.append(listener.dup())  # uvicorn closes its own; who connects meanwhile waits on this one
+            server.config.timeout_graceful_shutdown = restart.SHUTDOWN_S
+            server.should_exit = True
+
+        with overseer.watching(stop):
+            server.run(sockets=[listener])
+        if overseer.reason is not None:
+            store.settle(restart.SETTLE_S)
+            restart.replace_process(past, overseer.reason, kept[0])
+
+
+def _config(settings: Settings, app: object) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,  # type: ignore[arg-type]  # FastAPI is an ASGI application, which its types say more narrowly
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=settings.shutdown_s,
+        server_header=False,
+    )
+
+
+def _say(listener: socket.socket, settings: Settings) -> None:
+    host, port = listener.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    sys.stdout.write(f"entrostat server on http://{shown}:{port} (database in {settings.url})\n")
+    sys.stdout.flush()
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

@@ -12,7 +12,7 @@ from entrostat.server.auth import require
 from entrostat.server.http_errors import responses
 from entrostat.server.metrics import Metrics
 from entrostat.server.settings import Settings
-from entrostat.storage.query import Answer
+from entrostat.storage.running_query import Answer
 from entrostat.storage.store import Store
 from entrostat.wire.signals import SIGNALS
 

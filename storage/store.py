@@ -12,9 +12,10 @@ from entrostat.storage.analysis.floor_forecast import FLOOR
 from entrostat.storage.analysis.run import analysis
 from entrostat.storage.control_book import ControlBook
 from entrostat.storage.database import Database, path_of
-from entrostat.storage.query import Answer, QueryPool
+from entrostat.storage.query import QueryPool
 from entrostat.storage.rows import Batch
 from entrostat.storage.rule_book import RuleBook
+from entrostat.storage.running_query import Answer
 from entrostat.storage.streams import Stream, utc_now
 from entrostat.storage.thresholds import ThresholdKeeper
 from entrostat.storage.writer import Commit, Writer
@@ -66,7 +67,7 @@ class Store:
         self._lock = threading.Lock()
         self._summaries: dict[str, tuple[int, dict[str, Any]]] = {}
         self._writer = Writer(self._database, decimals, linger_s, max_commit_bytes, max_queue_bytes, self._after_commit)
-        self._queries = QueryPool(self._database, max_queries, query_timeout_s, max_result_bytes)
+        self._queries = QueryPool(self._database, max_queries, query_timeout_s, max_result_bytes, memory_limit_mb)
         self.rules = RuleBook(self._database, self._writer, self._remember)
         """The rules, and what they have done."""
         self.control = ControlBook(self._database, self._writer, self._remember)
@@ -271,7 +272,15 @@ class Store:
     @property
     def failure(self) -> str | None:
         """Why nothing can be written any more; None while all is well."""
-        return self._writer.failure
+        return self._writer.failure or self._database.failure
+
+    def runaway_query(self, after_s: float) -> str | None:
+        """Which person's query the engine does not let go of, in a sentence: see ``QueryPool.runaway``."""
+        return self._queries.runaway(after_s)
+
+    def settle(self, timeout_s: float) -> bool:
+        """Write what was accepted and take no more; whether that was done in time. For who ends the process then."""
+        return self._writer.close(timeout_s)
 
     def close(self) -> None:
         """Write what was accepted and close the file."""

@@ -22,6 +22,7 @@ class Server:
     data: Path
     arguments: tuple[str, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
+    program: tuple[str, ...] = ("-m", "entrostat.server")
     process: subprocess.Popen | None = None
 
     def __post_init__(self):
@@ -30,7 +31,7 @@ class Server:
         self.http = httpx.Client(base_url=self.url, timeout=PATIENCE_S, trust_env=False)
 
     def start(self):
-        command = [sys.executable, "-m", "entrostat.server", "--port", str(self.port), "--data", str(self.data)]
+        command = [sys.executable, *self.program, "--port", str(self.port), "--data", str(self.data)]
         self.process = subprocess.Popen(
             [*command, *self.arguments],
             stdout=subprocess.PIPE,
@@ -96,11 +97,11 @@ def server(shared_server):
 
 @pytest.fixture
 def own_server(tmp_path):
-    """``own_server(*arguments, **environment)``: a server for one test."""
+    """``own_server(*arguments, program=("-m", "entrostat.server"), **environment)``: a server for one test."""
     made = []
 
-    def make(*arguments, data=tmp_path / "data", **environment):
-        one = Server(data, arguments, tuple(environment.items()))
+    def make(*arguments, data=tmp_path / "data", program=Server.program, **environment):
+        one = Server(data, arguments, tuple(environment.items()), program)
         made.append(one)
         return one
 
