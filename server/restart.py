@@ -134,10 +134,24 @@ def replace_process(past: Past, reason: str, listener: socket.socket) -> NoRetur
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     listener.set_inheritable(True)
     os.environ[ENVIRONMENT] = past.with_another(reason, listener.fileno())
+    _flush()
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
+def end_process() -> NoReturn:
+    """End at once, with what is on its way: 0 where that is nothing or ``SystemExit``, else 1 with its traceback."""
+    error = sys.exc_info()[1]
+    is_asked = error is None or isinstance(error, SystemExit)
+    if not is_asked:
+        _log.error("the server failed", exc_info=error)
+    _flush()
+    os._exit(0 if is_asked else 1)
+
+
+def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):  # who read it has gone
             stream.flush()
-    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
 def let_signals_in() -> None:

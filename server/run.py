@@ -11,6 +11,7 @@ from entrostat.server import restart
 from entrostat.server.app import build_app, open_store
 from entrostat.server.auth import Tokens, check_bind
 from entrostat.server.settings import Settings
+from entrostat.storage.store import Store
 from entrostat.wire.errors import EntrostatError
 
 
@@ -30,30 +31,38 @@ def serve(settings: Settings) -> None:
     """
     check_bind(settings.host, Tokens(settings.tokens_path))
     past = restart.Past.inherited()
-    with (
-        restart.inherited_socket(past) or _listening(settings.host, settings.port) as listener,
-        open_store(settings) as store,
-    ):
-        overseer = restart.Overseer(store, past, settings.query_restart_s)
-        server = uvicorn.Server(_config(settings, build_app(settings, store, overseer)))
-        for number in (signal.SIGINT, signal.SIGTERM):
-            # uvicorn raises the signal again once it has stopped: the default handler would end the process there,
-            # before the store is closed.
-            signal.signal(number, _stop)
-        restart.let_signals_in()
-        _say(listener, settings)
-        kept: list[socket.socket] = []
+    with restart.inherited_socket(past) or _listening(settings.host, settings.port) as listener:
+        store = open_store(settings)
+        try:
+            with store:
+                _serve(settings, store, past, listener)
+        finally:
+            if store.num_queries:
+                # The interpreter cannot end beside a thread that is inside the engine: it aborts.
+                restart.end_process()
 
-        def stop() -> None:
-            kept.append(listener.dup())  # uvicorn closes its own; who connects meanwhile waits on this one
-            server.config.timeout_graceful_shutdown = restart.SHUTDOWN_S
-            server.should_exit = True
 
-        with overseer.watching(stop):
-            server.run(sockets=[listener])
-        if overseer.reason is not None:
-            store.settle(restart.SETTLE_S)
-            restart.replace_process(past, overseer.reason, kept[0])
+def _serve(settings: Settings, store: Store, past: restart.Past, listener: socket.socket) -> None:
+    overseer = restart.Overseer(store, past, settings.query_restart_s)
+    server = uvicorn.Server(_config(settings, build_app(settings, store, overseer)))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # uvicorn raises the signal again once it has stopped: the default handler would end the process there,
+        # before the store is closed.
+        signal.signal(number, _stop)
+    restart.let_signals_in()
+    _say(listener, settings)
+    kept: list[socket.socket] = []
+
+    def stop() -> None:
+        kept.append(listener.dup())  # uvicorn closes its own; who connects meanwhile waits on this one
+        server.config.timeout_graceful_shutdown = restart.SHUTDOWN_S
+        server.should_exit = True
+
+    with overseer.watching(stop):
+        server.run(sockets=[listener])
+    if overseer.reason is not None:
+        store.settle(restart.SETTLE_S)
+        restart.replace_process(past, overseer.reason, kept[0])
 
 
 def _config(settings: Settings, app: object) -> uvicorn.Config:

@@ -80,6 +80,11 @@ class QueryPool:
                 return f"a query cannot be stopped, {after_s:g} s after it was told to"
         return None
 
+    @property
+    def num_running(self) -> int:
+        """Queries that the engine has not let go of."""
+        return len(self._running)
+
     def close(self) -> None:
         """Let go of the parser."""
         self._guard.close()

@@ -2,7 +2,7 @@
 
 ``interrupt()`` does not reach into one call, a string may have 4 GB that ``memory_limit`` does not count, and what ends
 in an internal error of the engine ends the engine for everybody. So functions and arguments are refused that did one of
-these (each measured on DuckDB 1.5.5, ``tests/storage/attacks.py`` has the statements).
+these (each measured on DuckDB 1.5.5, ``tests/support/attacks.py`` has the statements).
 """
 
 import re
@@ -67,8 +67,8 @@ def allowed_functions(parser: duckdb.DuckDBPyConnection) -> frozenset[str]:
     return frozenset(_SYNTAX | _WINDOW | computing)
 
 
-def check_arguments(name: str, arguments: list[dict[str, Any]]) -> None:
-    """Refuse a call whose cost its arguments make unbounded.
+def check_arguments(name: str, arguments: list[dict[str, Any]], allowed: frozenset[str]) -> None:
+    """Refuse a call whose cost its arguments make unbounded, or that calls by name what is not ``allowed``.
 
     Raises:
         QueryForbidden: says what to write in its place.
@@ -77,9 +77,9 @@ def check_arguments(name: str, arguments: list[dict[str, Any]]) -> None:
         called = _text(arguments[1])
         if called is None:
             raise QueryForbidden(f"{name}: write the name of the aggregate as text")
-        if called in _HEAVY or _PRYING.match(called):
-            raise QueryForbidden(f"the function {called} is not taken: it does more than compute")
-        check_arguments(called, [arguments[0], *arguments[2:]])
+        if called not in allowed:
+            raise QueryForbidden(f"{name}: there is no aggregate {called!r} that may be called")
+        check_arguments(called, [arguments[0], *arguments[2:]], allowed)
     if name in _QUANTILES:
         _check_quantiles(arguments)
     if name in _COUNT_AT and len(arguments) > _COUNT_AT[name]:

@@ -21,6 +21,9 @@ MAX_DEPTH = 200
 _TABLE_FUNCTIONS = {"range", "generate_series", "unnest"}
 _FROM_KINDS = {"BASE_TABLE", "TABLE_FUNCTION", "SUBQUERY", "JOIN", "EXPRESSION_LIST", "EMPTY", "PIVOT"}
 _NODE_KINDS = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
+_CALLS_WITHOUT_BRACKETS = [
+    [name] for name in ("user", "current_user", "session_user", "current_role", "current_catalog", "current_schema")
+]
 _MODIFIERS = {"ORDER_MODIFIER", "LIMIT_MODIFIER", "LIMIT_PERCENT_MODIFIER", "DISTINCT_MODIFIER"}
 
 
@@ -119,6 +122,8 @@ class Guard:
             self._function(tree)
         if kind == "LAMBDA":
             check_lambda(tree.get("expr"))
+        if kind == "COLUMN_REF" and [part.lower() for part in tree.get("column_names", [])] in _CALLS_WITHOUT_BRACKETS:
+            raise QueryForbidden(f"the function {tree['column_names'][0]} is not taken: it does more than compute")
         if tree.get("id") == "VARIANT":
             raise QueryForbidden("the type VARIANT is not taken: use JSON")
         for side in ("left", "right", "source") if kind in ("JOIN", "PIVOT") else ():
@@ -177,7 +182,7 @@ class Guard:
         if name not in self._functions and name not in _TABLE_FUNCTIONS:
             raise QueryForbidden(f"the function {name} is not taken: it does not exist, or does more than compute")
         if name != "unnest":
-            check_arguments(name, arguments_of(call))
+            check_arguments(name, arguments_of(call), self._functions)
 
 
 def _body_of(cte: dict[str, Any]) -> dict[str, Any]:

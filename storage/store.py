@@ -278,6 +278,11 @@ class Store:
         """Which person's query the engine does not let go of, in a sentence: see ``QueryPool.runaway``."""
         return self._queries.runaway(after_s)
 
+    @property
+    def num_queries(self) -> int:
+        """People's queries that the engine has not let go of."""
+        return self._queries.num_running
+
     def settle(self, timeout_s: float) -> bool:
         """Write what was accepted and take no more; whether that was done in time. For who ends the process then."""
         return self._writer.close(timeout_s)
