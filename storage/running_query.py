@@ -136,7 +136,8 @@ class RunningQuery:
             if self._stopped is None and (reason := self._over_limit()) is not None:
                 self._stopped = (time.monotonic(), reason)
             if self._stopped is not None:
-                self._cursor.interrupt()
+                with contextlib.suppress(duckdb.ConnectionException):  # the store was closed without waiting for it
+                    self._cursor.interrupt()
                 if self.told_to_stop_s > GRACE_S and not self._answer.done():
                     _log.warning("a query cannot be stopped: %s", " ".join(self.sql.split())[:LOGGED_CHARS])
                     self._settle(self._stopped[1])

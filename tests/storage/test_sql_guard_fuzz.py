@@ -61,7 +61,9 @@ class Glass:
         """What the engine says the statement reads; nothing where it cannot be bound."""
         try:
             return self.connection.get_table_names(sql, qualified=True)
-        except (duckdb.BinderException, duckdb.CatalogException, duckdb.InvalidInputException):
+        except (duckdb.FatalException, duckdb.InternalException):
+            raise  # it would end the engine for everybody
+        except duckdb.Error:
             return set()
 
     def shown(self, sql):
