@@ -87,6 +87,16 @@ def shared_server(tmp_path_factory):
     made.stop()
 
 
+@pytest.fixture(scope="session")
+def narrow_server(tmp_path_factory):
+    """One with little time, memory and room for questions."""
+    limits = {"MAX_ROWS": 1000, "MAX_RESULT_MB": 1, "QUERY_TIMEOUT_S": 1, "MEMORY_LIMIT_MB": 256, "MAX_TEMP_MB": 64}
+    environment = tuple((f"ENTROSTAT_SERVER_{name}", str(value)) for name, value in limits.items())
+    made = Server(tmp_path_factory.mktemp("narrow") / "data", environment=environment)
+    yield made.start()
+    made.stop()
+
+
 @pytest.fixture
 def server(shared_server):
     """The shared server without runs."""

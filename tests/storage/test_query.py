@@ -5,14 +5,13 @@ import sys
 import threading
 
 import pytest
+from support.attacks import ENDLESS, HEAVY, STRINGS
 from support.patience import PATIENCE_S, until
 
 from entrostat.storage.errors import QueryBusy
 from entrostat.storage.running_query import resident_bytes
 from entrostat.storage.store import Store
 from entrostat.wire.errors import QueryError, QueryTimeout
-
-ENDLESS = "select count(*) from range(10000000) a, range(10000000) b"
 
 
 @pytest.fixture
@@ -64,33 +63,6 @@ def test_the_engines_own_words_reach_the_person(small):
         small.query("select from where", 10)
     with pytest.raises(QueryError):
         small.query("select 'x'::int", 10)
-
-
-STRINGS = "with recursive s as (select 'aaaaaaaa' as t union all select t || t from s where length(t) < {}) "
-# They pass the guard, and would never end or take all memory.
-HEAVY = {
-    "pairs": ENDLESS,
-    "a trillion rows": "select sum(i) from range(1000000000000) t(i)",
-    "an endless recursion": "with recursive a as (select 1 as i union all select i + 1 from a) from a where i = 0",
-    "one that grows": "with recursive a as (select 1 as i union all select a.i + b.i from a, range(100) b(i)) from a",
-    "doubling": STRINGS.format("1e12") + "select max(length(t)) from s",
-    "doubling lists": "with recursive s as (select [1] as t union all select t || t from s) select max(len(t)) from s",
-    "2^60 rows by common tables": "with a0 as (select 1 as x), "
-    + ", ".join(f"a{i + 1} as (from a{i} union all from a{i})" for i in range(60))
-    + " select count(*) from a60",
-    "a list of everything": "select list(i) from range(10000000000) t(i)",
-    "a text of everything": "select string_agg(i::varchar, ',') from range(10000000000) t(i)",
-    "JSON of everything": "select json_group_array(i) from range(10000000000) t(i)",
-    "a group each": "select i, count(*) from range(10000000000) t(i) group by i order by 2",
-    "a sort": "select i from range(10000000000) t(i) order by hash(i) limit 10",
-    "distinct": "select count(distinct hash(i)) from range(10000000000) t(i)",
-    "a window over everything": "select max(i) over (order by hash(i)) from range(10000000000) t(i)",
-    "a join": "select count(*) from range(10000000000) a(i) join range(10000000000) b(i) using (i)",
-    "a join of all with all": "select max(a.i * b.i) from range(1000000) a(i), range(1000000) b(i) where a.i % 7 < b.i",
-    "a cube of everything": "select count(*) from range(100000000) t(i) group by cube (i, i % 7, i % 11, i % 13)",
-    "unnest of unnest": "select count(*) from (select unnest(range(10000)) from range(10000000) t(i))",
-    "strings of a product": STRINGS.format("1e5") + "select sum(length(t || t || i)) from s, range(1000000000) r(i)",
-}
 
 
 @pytest.fixture(scope="module")
