@@ -45,7 +45,13 @@ def sql(
         result, is_cut = _ask_file(database, text, max_rows) if database else client(url, token).sql(text, max_rows)
     write(result, form, out)
     if is_cut:
-        print(f"entrostat: cut after {result.num_rows} rows; --max-rows gives more", file=sys.stderr)
+        # Fewer than were asked for: it was the server that cut.
+        way_out = (
+            "--max-rows gives more"
+            if result.num_rows >= max_rows
+            else "the limit of the server on rows and bytes: ask for fewer columns, a part, or an aggregate"
+        )
+        print(f"entrostat: cut after {result.num_rows} rows; {way_out}", file=sys.stderr)
 
 
 def _ask_file(database: Path, statement: str, max_rows: int) -> tuple["pa.Table", bool]:

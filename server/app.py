@@ -13,6 +13,7 @@ from entrostat.server.guard_middleware import BodyLimit, KnownToken, SameSite, S
 from entrostat.server.metrics import Metrics
 from entrostat.server.readiness import Readiness, Watch
 from entrostat.server.refusals import RefusalCounter
+from entrostat.server.restart import Overseer
 from entrostat.server.rules import routes as rules
 from entrostat.server.rules.engine import Engine
 from entrostat.server.rules.running import running
@@ -39,16 +40,20 @@ _TAGS = [
 ]
 
 
-def build_app(settings: Settings, store: Store) -> FastAPI:
+def build_app(settings: Settings, store: Store, overseer: Overseer | None = None) -> FastAPI:
     """The application around an open ``store``; who made the store closes it.
+
+    Args:
+        overseer: says how the process is; without one it is never replaced.
 
     Raises:
         AuthError: the tokens' file cannot be read.
     """
     tokens = Tokens(settings.tokens_path)
     readiness = Readiness(store)
+    overseer = overseer or Overseer(store)
     watch = Watch(store, readiness, settings.slow_commit_s)
-    metrics = Metrics(store, readiness.hindrance, settings.max_queries, health.package_version())
+    metrics = Metrics(store, readiness.hindrance, settings.max_queries, health.package_version(), overseer.past.count)
     engine = Engine(store)
     for listener in (metrics.committed, watch.committed, engine.committed):
         store.on_commit(listener)
@@ -74,7 +79,7 @@ def build_app(settings: Settings, store: Store) -> FastAPI:
         series.router(store, settings),
         sql.router(store, settings, metrics),
         rules.router(store, engine),
-        health.router(store, metrics, tokens, readiness),
+        health.router(store, metrics, tokens, readiness, overseer),
     ]
     for router in routers:
         app.include_router(router)

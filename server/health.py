@@ -1,5 +1,6 @@
 """Is it up, and is it well; and the page for Prometheus."""
 
+import time
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Any
 
@@ -14,6 +15,7 @@ from entrostat.server.control.who import TokenName
 from entrostat.server.http_errors import responses
 from entrostat.server.metrics import Metrics
 from entrostat.server.readiness import Readiness
+from entrostat.server.restart import Overseer
 from entrostat.storage.store import Store
 from entrostat.wire.tables import PROTOCOL
 
@@ -26,6 +28,9 @@ class Health(BaseModel):
     protocol: int = Field(description="The wire's version.")
     tokens_needed: bool
     queue_bytes: int = Field(description="Memory of batches not yet written.")
+    uptime_s: float = Field(description="Since the process began or last replaced itself.")
+    restarts: int = Field(description="How often it has replaced itself.")
+    last_restart: str | None = Field(description="Why it did so, the last time.")
     problem: str | None
 
 
@@ -52,20 +57,23 @@ def package_version() -> str:
         return "unknown"
 
 
-def router(store: Store, metrics: Metrics, tokens: Tokens, readiness: Readiness) -> APIRouter:
+def router(store: Store, metrics: Metrics, tokens: Tokens, readiness: Readiness, overseer: Overseer) -> APIRouter:
     """The routes of who watches the server."""
     routes = APIRouter(tags=["health"])
 
     @routes.get("/healthz", response_model=Health, summary="Is it well?")
     def healthz() -> Json:
         """Needs no token."""
-        problem = store.failure
+        problem = overseer.problem
         document: dict[str, Any] = {
             "status": "failing" if problem else "ok",
             "version": package_version(),
             "protocol": PROTOCOL,
             "tokens_needed": tokens.are_needed,
             "queue_bytes": store.queue_bytes,
+            "uptime_s": round(time.monotonic() - overseer.began_s, 3),
+            "restarts": overseer.past.count,
+            "last_restart": overseer.past.reason,
             "problem": problem,
         }
         return Json(document, status_code=503 if problem else 200)

@@ -30,9 +30,17 @@ class Metrics:
         hindrance: asked at each scrape.
         max_queries: slots for people's queries.
         version: of entrostat.
+        num_restarts: how often the process has replaced itself.
     """
 
-    def __init__(self, store: Store, hindrance: Callable[[], Hindrance | None], max_queries: int, version: str) -> None:
+    def __init__(
+        self,
+        store: Store,
+        hindrance: Callable[[], Hindrance | None],
+        max_queries: int,
+        version: str,
+        num_restarts: int = 0,
+    ) -> None:
         self.registry = CollectorRegistry()
         made: dict[str, Any] = {"registry": self.registry}
         self._batches = Counter("entrostat_batches", "Batches written.", **made)
@@ -48,6 +56,7 @@ class Metrics:
         self._query_s = Histogram("entrostat_query_seconds", "SQL queries of people, refused ones too.", **made)
         self._queries = Gauge("entrostat_queries_running", "SQL queries of people that run or wait for a slot.", **made)
         Gauge("entrostat_query_slots", "SQL queries of people that may run at once.", **made).set(max_queries)
+        Counter("entrostat_restarts", "How often the server has replaced itself.", **made).inc(num_restarts)
         build = {"version": version, "protocol": str(PROTOCOL), "schema": str(store.schema_version)}
         Gauge("entrostat_build", "1; what runs is in the labels.", list(build), **made).labels(**build).set(1)
         _tell_of_start(store, self.registry)

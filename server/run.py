@@ -8,7 +8,9 @@ import time
 from datetime import UTC, datetime
 
 import uvicorn
+from fastapi import FastAPI
 
+from entrostat.server import restart
 from entrostat.server.app import build_app, open_store
 from entrostat.server.auth import Tokens, check_bind
 from entrostat.server.connections import make_room_for, patient
@@ -33,6 +35,8 @@ class CannotListen(EntrostatError):
 def serve(settings: Settings) -> None:
     """Serve until the process is asked to stop (SIGINT, SIGTERM); then finish requests and close the store.
 
+    Where it has to, the process replaces itself (``restart.py``) and serves on.
+
     Raises:
         AuthError: the address needs tokens, or their file cannot be read.
         CannotListen: the port is taken.
@@ -40,34 +44,65 @@ def serve(settings: Settings) -> None:
     """
     check_bind(settings.host, Tokens(settings.tokens_path))
     started = time.monotonic()
-    with _listening(settings.host, settings.port) as listener, open_store(settings) as store:
-        app = build_app(settings, store)
-        config = uvicorn.Config(
-            app,
-            log_config=None,  # its records go where ours do
-            access_log=False,
-            timeout_graceful_shutdown=settings.shutdown_s,
-            http=patient(settings.head_patience_s),
-            limit_concurrency=make_room_for(settings.max_connections),
-            proxy_headers=False,
-            server_header=False,
-        )
-        host, port = listener.getsockname()[:2]
-        url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-        server = StoppingServer(config, app.state.readiness.begin_stopping, settings.drain_s)
-        for number in SIGNALS:  # uvicorn's own handlers are in place only while it runs, and the store is closed after
-            signal.signal(number, server.handle_exit)
-        sys.stdout.write(f"entrostat server on {url} (database in {settings.url})\n")
-        sys.stdout.flush()
-        _tell_of_start(store, url, settings.url)
+    past = restart.Past.inherited()
+    with restart.inherited_socket(past) or _listening(settings.host, settings.port) as listener:
+        store = open_store(settings)
+        try:
+            with store:
+                stopped_by = _serve(settings, store, past, listener)
+            event(_log, logging.INFO, "stopped", signal=stopped_by, uptime_s=round(time.monotonic() - started, 1))
+        finally:
+            if store.num_queries:
+                # The interpreter cannot end beside a thread that is inside the engine: it aborts.
+                restart.end_process()
+
+
+def _serve(settings: Settings, store: Store, past: restart.Past, listener: socket.socket) -> str | None:
+    """Serve; returns the name of the signal that ended it."""
+    overseer = restart.Overseer(store, past, settings.query_restart_s)
+    app = build_app(settings, store, overseer)
+    server = StoppingServer(_config(settings, app), app.state.readiness.begin_stopping, settings.drain_s)
+    for number in SIGNALS:  # uvicorn's own handlers are in place only while it runs, and the store is closed after
+        signal.signal(number, server.handle_exit)
+    restart.let_signals_in()
+    _tell_of_start(listener, store, settings)
+    kept: list[socket.socket] = []
+
+    def stop() -> None:
+        kept.append(listener.dup())  # uvicorn closes its own; who connects meanwhile waits on this one
+        app.state.readiness.begin_stopping()
+        server.config.timeout_graceful_shutdown = restart.SHUTDOWN_S
+        server.should_exit = True
+
+    with overseer.watching(stop):
         server.run(sockets=[listener])
-    event(_log, logging.INFO, "stopped", signal=server.signal, uptime_s=round(time.monotonic() - started, 1))
+    if overseer.reason is not None and server.signal is None:
+        store.settle(restart.SETTLE_S)
+        restart.replace_process(past, overseer.reason, kept[0])
+    return server.signal
 
 
-def _tell_of_start(store: Store, url: str, database: str) -> None:
+def _config(settings: Settings, app: FastAPI) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        log_config=None,  # its records go where ours do
+        access_log=False,
+        timeout_graceful_shutdown=settings.shutdown_s,
+        http=patient(settings.head_patience_s),
+        limit_concurrency=make_room_for(settings.max_connections),
+        proxy_headers=False,
+        server_header=False,
+    )
+
+
+def _tell_of_start(listener: socket.socket, store: Store, settings: Settings) -> None:
+    host, port = listener.getsockname()[:2]
+    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    sys.stdout.write(f"entrostat server on {url} (database in {settings.url})\n")
+    sys.stdout.flush()
     opening = store.opening
     event(
-        _log, logging.INFO, "started", version=package_version(), url=url, database=database,
+        _log, logging.INFO, "started", version=package_version(), url=url, database=settings.url,
         schema=store.schema_version, recovered=bool(opening.replayed_bytes), replayed_bytes=opening.replayed_bytes,
         duration_s=round(opening.seconds, 3),
     )  # fmt: skip

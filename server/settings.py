@@ -41,6 +41,9 @@ class Settings:
     num_threads: int = _setting(0, "Threads of the database engine; 0: one a core.")
     max_queries: int = _setting(2, "So many SQL queries of people run at once.")
     query_timeout_s: float = _setting(10.0, "A query is stopped after so long.")
+    query_restart_s: float = _setting(
+        30.0, "The server replaces itself when a query has still not ended so long after it was stopped; 0: never."
+    )
     max_rows: int = _setting(1_000_000, "A query gives no more rows, whatever it asks for.")
     max_result_mb: int = _setting(64, "A query's result is cut at so many bytes.")
     max_points: int = _setting(5_000, "A series is thinned to no more buckets than this.")

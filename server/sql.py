@@ -14,7 +14,7 @@ from entrostat.server.http_errors import BODY, responses
 from entrostat.server.json_bodies import JsonRoute
 from entrostat.server.metrics import Metrics
 from entrostat.server.settings import Settings
-from entrostat.storage.query import Answer
+from entrostat.storage.running_query import Answer
 from entrostat.storage.store import Store
 from entrostat.wire.errors import QueryTimeout
 from entrostat.wire.logs import event

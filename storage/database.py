@@ -49,6 +49,8 @@ class Database:
         self, path: str, memory_limit_mb: int = 4096, num_threads: int | None = None, max_temp_mb: int = 8192
     ) -> None:
         self.path = path
+        self.failure: str | None = None
+        """Why the engine does nothing any more; None while all is well."""
         started, replayed_bytes = time.perf_counter(), _log_bytes(path)
         self._connection = _connect(path)
         self._lock = threading.Lock()
@@ -74,10 +76,20 @@ class Database:
         """A cursor in a read-only transaction: everything read in it is of one moment."""
         cursor = self.cursor()
         try:
-            cursor.execute("begin transaction read only")
-            yield cursor
+            with self.noting_failure():
+                cursor.execute("begin transaction read only")
+                yield cursor
         finally:
             cursor.close()
+
+    @contextlib.contextmanager
+    def noting_failure(self) -> Iterator[None]:
+        """Notices when the engine declares itself broken: it refuses everything from there on, whoever asks."""
+        try:
+            yield
+        except (duckdb.FatalException, duckdb.InternalException) as error:
+            self.failure = self.failure or str(error).splitlines()[0]
+            raise
 
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """The rows of one of our own SELECTs."""

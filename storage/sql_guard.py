@@ -6,46 +6,25 @@ them is refused. The engine's own locks (``database.py``) and the read-only tran
 """
 
 import json
-import re
 import threading
 from typing import Any
 
 import duckdb
 
+from entrostat.storage.sql_functions import allowed_functions, arguments_of, check_arguments, check_lambda
 from entrostat.wire.errors import QueryError, QueryForbidden
 
 MAX_CHARS = 100_000
 MAX_DEPTH = 200
 """Of brackets: 50,000 conditions in a row took the binder 6 s, deep nesting costs it stack."""
-MAX_QUANTILES = 200
-"""100,000 quantiles in one call ran for a minute and could not be interrupted."""
 
 _TABLE_FUNCTIONS = {"range", "generate_series", "unnest"}
 _FROM_KINDS = {"BASE_TABLE", "TABLE_FUNCTION", "SUBQUERY", "JOIN", "EXPRESSION_LIST", "EMPTY", "PIVOT"}
 _NODE_KINDS = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
+_CALLS_WITHOUT_BRACKETS = [
+    [name] for name in ("user", "current_user", "session_user", "current_role", "current_catalog", "current_schema")
+]
 _MODIFIERS = {"ORDER_MODIFIER", "LIMIT_MODIFIER", "LIMIT_PERCENT_MODIFIER", "DISTINCT_MODIFIER"}
-
-# One call of these can run for a minute or take gigabytes, and interrupt() does not reach into a call.
-_HEAVY = {
-    "levenshtein", "damerau_levenshtein", "editdist3", "jaccard", "jaro_similarity", "jaro_winkler_similarity",
-    "hamming", "mismatches", "repeat", "lpad", "rpad", "printf", "format", "bar", "list_resize", "array_resize",
-    "array_cross_product", "set_bit", "bitstring",
-}  # fmt: skip
-# These look at the server, other sessions or the catalogue, or parse and run SQL.
-_PRYING = re.compile(
-    r"^(pg_|has_|inet_|icu_|__internal|json_serialize|json_deserialize|json_execute|col_description|obj_description|"
-    r"shobj_description|current_(?!date$|localtime$|localtimestamp$|timestamp$|time$)|getvariable|getenv|session_user$|"
-    r"user$|in_search_path|query|txid_|version$|parse_duckdb_log|write_|checkpoint|sleep|from_substrait|stats$|"
-    r"get_block_size|create_sort_key|combine$|finalize$|vector_type|st_|error$|seq_|enable_|disable_|"
-    r"(?:get_|set_|curr|next)val|nextval|currval|replace_type|make_type|cast_to_type|variant_)"
-)
-_QUANTILES = ("quantile", "quantile_cont", "quantile_disc", "approx_quantile", "reservoir_quantile")
-# The parser's own spelling of operators and syntax that are not in the list of functions.
-_SYNTAX = {"->", "count_star", "list_value", "struct_pack", "row", "operator", "date_part", "array_extract", "grouping"}
-_WINDOW = {
-    "row_number", "rank", "dense_rank", "rank_dense", "percent_rank", "cume_dist", "ntile", "lag", "lead", "fill",
-    "first_value", "last_value", "nth_value",
-}  # fmt: skip
 
 
 class Guard:
@@ -61,7 +40,7 @@ class Guard:
             ":memory:", config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
         )
         self._lock = threading.Lock()
-        self._functions = _SYNTAX | _WINDOW | self._computing_functions()
+        self._functions = allowed_functions(self._parser)
         for setting in ("enable_external_access = false", "threads = 1", "lock_configuration = true"):
             self._parser.execute(f"set {setting}")
 
@@ -76,22 +55,17 @@ class Guard:
             raise QueryForbidden(f"the statement has {len(sql)} characters, at most {MAX_CHARS} are taken")
         if _depth(sql) > MAX_DEPTH:
             raise QueryForbidden(f"brackets are nested more than {MAX_DEPTH} deep")
-        statements = self._parsed(sql)
-        if len(statements) != 1:
-            raise QueryForbidden(f"send one statement at a time, found {len(statements)}")
-        self._query(statements[0]["node"], frozenset())
+        try:
+            statements = self._parsed(sql)
+            if len(statements) != 1:
+                raise QueryForbidden(f"send one statement at a time, found {len(statements)}")
+            self._query(statements[0]["node"], frozenset())
+        except RecursionError:
+            raise QueryForbidden("the statement is nested too deep: split it with WITH") from None
 
     def close(self) -> None:
         """Let go of the parser."""
         self._parser.close()
-
-    def _computing_functions(self) -> set[str]:
-        rows = self._parser.execute(
-            "select function_name from duckdb_functions() where function_type in ('scalar', 'aggregate', 'macro') "
-            "group by function_name "
-            "having bool_and(coalesce(stability, 'CONSISTENT') != 'VOLATILE' and not coalesce(has_side_effects, false))"
-        ).fetchall()
-        return {name for (name,) in rows if name not in _HEAVY and not _PRYING.match(name)}
 
     def _parsed(self, sql: str) -> list[dict[str, Any]]:
         try:
@@ -146,6 +120,12 @@ class Guard:
             return
         if "function_name" in tree or kind == "FUNCTION":
             self._function(tree)
+        if kind == "LAMBDA":
+            check_lambda(tree.get("expr"))
+        if kind == "COLUMN_REF" and [part.lower() for part in tree.get("column_names", [])] in _CALLS_WITHOUT_BRACKETS:
+            raise QueryForbidden(f"the function {tree['column_names'][0]} is not taken: it does more than compute")
+        if tree.get("id") == "VARIANT":
+            raise QueryForbidden("the type VARIANT is not taken: use JSON")
         for side in ("left", "right", "source") if kind in ("JOIN", "PIVOT") else ():
             if isinstance(tree.get(side), dict) and "class" not in tree[side]:
                 self._refuse_kind(tree[side].get("type"))
@@ -156,7 +136,9 @@ class Guard:
         if tree.get("class") in ("PARAMETER", "DEFAULT", "POSITIONAL_REFERENCE"):
             raise QueryForbidden("parameters and positions ($1, ?, #1) are not taken: write the value or the name")
         for key, value in tree.items():
-            if key != "from_table":
+            if key == "function" and kind == "TABLE_FUNCTION":  # its name is looked at above, its arguments are free
+                self._walk({k: v for k, v in value.items() if k not in ("function_name", "type")}, scope)
+            elif key != "from_table":
                 self._walk(value, scope)
 
     def _from(self, table: dict[str, Any], scope: frozenset[str]) -> None:
@@ -199,26 +181,8 @@ class Guard:
             raise QueryForbidden(f"the function {name} is written with a schema: leave that out")
         if name not in self._functions and name not in _TABLE_FUNCTIONS:
             raise QueryForbidden(f"the function {name} is not taken: it does not exist, or does more than compute")
-        if name in _QUANTILES:
-            _check_quantiles(call)
-
-
-def _check_quantiles(call: dict[str, Any]) -> None:
-    for argument in _arguments(call)[1:]:
-        while argument.get("class") == "CAST":
-            argument = argument["child"]
-        is_list = argument.get("function_name") in ("list_value", "list_pack")
-        if is_list and len(_arguments(argument)) <= MAX_QUANTILES:
-            continue
-        if argument.get("class") != "CONSTANT":
-            raise QueryForbidden(f"write the quantiles as a number or a list of at most {MAX_QUANTILES} numbers")
-
-
-def _arguments(call: dict[str, Any]) -> list[dict[str, Any]]:
-    """A call's arguments, as duckdb 1 and as duckdb 2 write them."""
-    if "children" in call:
-        return list(call["children"])
-    return [argument["expression"] for argument in call["arguments"]]
+        if name != "unnest":
+            check_arguments(name, arguments_of(call), self._functions)
 
 
 def _body_of(cte: dict[str, Any]) -> dict[str, Any]:

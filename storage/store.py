@@ -15,9 +15,10 @@ from entrostat.storage.control_book import ControlBook
 from entrostat.storage.database import Database, Opening, path_of
 from entrostat.storage.disk import Disk
 from entrostat.storage.exports.transfers import Transfers
-from entrostat.storage.query import Answer, QueryPool
+from entrostat.storage.query import QueryPool
 from entrostat.storage.rows import Batch
 from entrostat.storage.rule_book import RuleBook
+from entrostat.storage.running_query import Answer
 from entrostat.storage.schema import SCHEMA_VERSION
 from entrostat.storage.state import StoreState
 from entrostat.storage.streams import Reserved, Stream, utc_now
@@ -80,7 +81,7 @@ class Store:
         self._writer = Writer(
             self._database, decimals, linger_s, max_commit_bytes, max_queue_bytes, self._after_commit, self._disk
         )
-        self._queries = QueryPool(self._database, max_queries, query_timeout_s, max_result_bytes)
+        self._queries = QueryPool(self._database, max_queries, query_timeout_s, max_result_bytes, memory_limit_mb)
         self.rules = RuleBook(self._database, self._writer, self._remember)
         """The rules, and what they have done."""
         self.control = ControlBook(self._database, self._writer, self._remember)
@@ -315,13 +316,26 @@ class Store:
     @property
     def failure(self) -> str | None:
         """Why nothing can be written any more; None while all is well."""
-        return self._writer.failure
+        return self._writer.failure or self._database.failure
+
+    def runaway_query(self, after_s: float) -> str | None:
+        """Which person's query the engine does not let go of, in a sentence: see ``QueryPool.runaway``."""
+        return self._queries.runaway(after_s)
+
+    @property
+    def num_queries(self) -> int:
+        """People's queries that the engine has not let go of."""
+        return self._queries.num_running
+
+    def settle(self, timeout_s: float) -> bool:
+        """Write what was accepted and take no more; whether that was done in time. For who ends the process then."""
+        return self._writer.close(timeout_s)
 
     def state(self) -> StoreState:
         """What can be said of the store now, without asking the database."""
         writer, disk = self._writer, self._disk
         return StoreState(
-            failure=writer.failure,
+            failure=self.failure,
             write_error=writer.write_error,
             disk_problem=disk.problem(writer.queue_bytes),
             is_queue_full=writer.is_full,

@@ -128,9 +128,9 @@ class Writer:
         """Hand a batch over. The future gives, after COMMIT, whether it was held already.
 
         Raises:
-            Busy: the queue is full.
+            Busy: the queue is full, or the store is closing.
             DiskFull: less is free on the disk than must stay.
-            StorageError: the store is closing or broken.
+            DatabaseBroken: the engine has stopped working.
         """
         waiting = _Waiting(batch)
         with self._changed:
@@ -165,19 +165,22 @@ class Writer:
         """A run was deleted. Called from a job."""
         self._thresholds.pop(run, None)
 
-    def close(self) -> None:
-        """Write everything that was accepted, then stop."""
+    def close(self, timeout_s: float | None = None) -> bool:
+        """Write everything that was accepted, then stop; False where that took longer than ``timeout_s``."""
         with self._changed:
             self._is_closing = True
             self._changed.notify()
-        self._thread.join()
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            return False
         self._cursor.close()
+        return True
 
     def _refuse_if_closed(self) -> None:
         if self.failure:
-            raise DatabaseBroken(f"the database has stopped working ({self.failure}): restart the server")
+            raise DatabaseBroken(f"the database has stopped working ({self.failure}): the server replaces itself soon")
         if self._is_closing:
-            raise StorageError("the store is closing")
+            raise Busy("the server is stopping or replacing itself: send this again in a moment", retry_after_s=2.0)
 
     def _work(self) -> None:
         while True:
@@ -298,7 +301,8 @@ class Writer:
         return {run: threshold for run, threshold in found.items() if threshold is not None}
 
     def _roll_back(self, error: BaseException) -> None:
-        if isinstance(error, duckdb.FatalException):  # the engine refuses everything from here on
+        # The engine refuses everything from here on.
+        if isinstance(error, (duckdb.FatalException, duckdb.InternalException)):
             self._fail(error)
             return
         if isinstance(error, duckdb.IOException | duckdb.TransactionException):  # in the file; in the log, by COMMIT

@@ -15,6 +15,7 @@ from entrostat.wire.client import Client
 from entrostat.wire.errors import EntrostatError, Refused
 
 _MAX_ROWS = 10_000
+_MAX_CSV_ROWS = 1_000_000
 _SHOWN_ROWS = 200
 EXAMPLES = {
     "the last steps of every run": "select run, step, entropy_mean, pass_at_1, d_collapse\nfrom step\n"
@@ -97,26 +98,32 @@ def register(app: Dash, client: Client, url: str) -> None:
             return None, html.Div(error.message, className="banner", role="alert"), ""
         except EntrostatError as error:
             return None, trouble(error, url), ""
-        note = f"{table.num_rows} rows" + (f", cut at {_MAX_ROWS}" if is_cut else "")
+        note = _counted(table, is_cut)
         if table.num_rows > _SHOWN_ROWS:
             note += f", the first {_SHOWN_ROWS} shown"
         return [_chart(table), _rows(table)], None, note
 
     @app.callback(
         Output("sql-download", "data"),
+        Output("sql-note", "children", allow_duplicate=True),
         Input("sql-csv", "n_clicks"),
         State("sql-text", "value"),
         prevent_initial_call=True,
     )
     def _csv(_: int, statement: str) -> Any:
         try:
-            table, _cut = client.sql(statement, 1_000_000)
-        except EntrostatError:
-            return no_update
+            table, is_cut = client.sql(statement, _MAX_CSV_ROWS)
+        except EntrostatError as error:
+            return no_update, f"no CSV: {error}"
         buffer = pa.BufferOutputStream()
         nested = [f.name for f in table.schema if pa.types.is_nested(f.type)]
         csv.write_csv(table.drop_columns(nested), buffer)
-        return dcc.send_bytes(buffer.getvalue().to_pybytes(), "entrostat.csv")
+        note = f"CSV: {_counted(table, is_cut)}" + (f", without {', '.join(nested)} (lists)" if nested else "")
+        return dcc.send_bytes(buffer.getvalue().to_pybytes(), "entrostat.csv"), note
+
+
+def _counted(table: pa.Table, is_cut: bool) -> str:
+    return f"{table.num_rows} rows" + (": cut here, there are more" if is_cut else "")
 
 
 def _view(view: dict[str, Any]) -> html.Details:

@@ -25,7 +25,8 @@ from entrostat.storage.exports.importing import (
 )
 from entrostat.storage.exports.layout import ROW_TABLES, TABLES, arrow_schema, check_columns, known_entries
 from entrostat.storage.exports.reader_process import completed
-from entrostat.storage.query import Answer, QueryPool
+from entrostat.storage.query import QueryPool
+from entrostat.storage.running_query import Answer
 from entrostat.storage.schema import SERVER_STREAM
 from entrostat.wire.archive import CHUNK_BYTES, FileEntry, Manifest, checked_copy, verified
 from entrostat.wire.errors import MalformedExport
@@ -78,6 +79,10 @@ class ExportedRuns:
     def cursor(self) -> duckdb.DuckDBPyConnection:
         """For ``QueryPool``."""
         return self._connection.cursor()
+
+    def noting_failure(self) -> contextlib.AbstractContextManager[None]:
+        """For ``QueryPool``: nobody else asks here."""
+        return contextlib.nullcontext()
 
     def close(self) -> None:
         """Let go of the files; what was unpacked is removed."""

@@ -195,6 +195,19 @@ def test_a_statement_runs_from_the_keyboard_and_an_error_is_in_the_servers_words
     expect(page.locator(".banner")).to_contain_text("SELECT")
 
 
+def test_a_result_that_is_cut_says_so_on_the_page_and_beside_the_csv(page):
+    page.goto("/sql")
+    page.fill("#sql-text", "select i, [i] as l from range(10001) t(i)")
+    page.press("#sql-text", "Control+Enter")
+    expect(page.locator("#sql-note")).to_contain_text("10000 rows: cut here, there are more")
+
+    page.fill("#sql-text", "select i, [i] as l from range(1000001) t(i)")
+    with page.expect_download() as download:
+        page.click("#sql-csv")
+    expect(page.locator("#sql-note")).to_contain_text("rows: cut here, there are more, without l (lists)")
+    assert download.value.suggested_filename == "entrostat.csv"
+
+
 def test_the_views_and_their_columns_are_at_hand(page):
     page.goto("/sql")
     page.click("#sql-schema summary >> text=token")

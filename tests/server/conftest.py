@@ -24,6 +24,7 @@ class Server:
     data: Path
     arguments: tuple[str, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
+    program: tuple[str, ...] = ("-m", "entrostat.server")
     before: Callable[[], None] | None = None  # runs in the process before the server does
     process: subprocess.Popen | None = None
 
@@ -44,7 +45,7 @@ class Server:
         return [line for line in map(json.loads, self.log.splitlines()) if line["event"] == name]
 
     def start(self):
-        command = [sys.executable, "-m", "entrostat.server", "--port", str(self.port), "--data", str(self.data)]
+        command = [sys.executable, *self.program, "--port", str(self.port), "--data", str(self.data)]
         with open(self.log_path, "a") as log:  # a pipe that nobody reads would fill up, and the server wait
             self.process = subprocess.Popen(
                 [*command, *self.arguments],
@@ -101,6 +102,16 @@ def shared_server(tmp_path_factory):
     made.stop()
 
 
+@pytest.fixture(scope="session")
+def narrow_server(tmp_path_factory):
+    """One with little time, memory and room for questions."""
+    limits = {"MAX_ROWS": 1000, "MAX_RESULT_MB": 1, "QUERY_TIMEOUT_S": 1, "MEMORY_LIMIT_MB": 256, "MAX_TEMP_MB": 64}
+    environment = tuple((f"ENTROSTAT_SERVER_{name}", str(value)) for name, value in limits.items())
+    made = Server(tmp_path_factory.mktemp("narrow") / "data", environment=environment)
+    yield made.start()
+    made.stop()
+
+
 @pytest.fixture
 def server(shared_server):
     """The shared server without runs."""
@@ -111,11 +122,11 @@ def server(shared_server):
 
 @pytest.fixture
 def own_server(tmp_path):
-    """``own_server(*arguments, **environment)``: a server for one test."""
+    """``own_server(*arguments, program=("-m", "entrostat.server"), **environment)``: a server for one test."""
     made = []
 
-    def make(*arguments, data=tmp_path / "data", before=None, **environment):
-        one = Server(data, arguments, tuple(environment.items()), before)
+    def make(*arguments, data=tmp_path / "data", program=Server.program, before=None, **environment):
+        one = Server(data, arguments, tuple(environment.items()), program, before)
         made.append(one)
         return one
 

@@ -1,10 +1,16 @@
 """SQL, curves, histograms, runs and the vocabulary over HTTP, in the shapes of docs/http.md."""
 
 import math
+import re
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from support.attacks import HEAVY
+from support.patience import PATIENCE_S
 
 from entrostat.wire.client import Client
 from entrostat.wire.signals import SIGNALS
@@ -78,6 +84,68 @@ def test_a_statement_that_takes_too_long_ends_and_ingest_goes_on_meanwhile(own_s
 
     assert [a.status_code for a in acks] == [200] * 5
     assert (answers[0].status_code, answers[0].json()["error"]) == (408, "query_timeout")
+
+
+CELL = (
+    "with recursive s as (select 'aaaaaaaa' as t union all select t || t from s where length(t) < {}) "
+    "select length(t) as n, t as cell from s order by length(t) {}"
+)
+
+
+@pytest.mark.parametrize(
+    ("sql", "num_rows"),
+    [("from range(1001)", 1000), ("from range(1000)", None), (CELL.format("2e6", ""), 16), ("select null, true", None)],
+)
+@pytest.mark.parametrize("form", ["json", "arrow"])
+def test_what_is_cut_says_so_in_both_forms(narrow_server, sql, num_rows, form):
+    answer = narrow_server.http.post("/v1/sql", json={"sql": sql, "format": form, "max_rows": 10**9})
+    assert answer.status_code == 200, answer.text
+    if form == "json":
+        found, is_cut = len(answer.json()["rows"]), answer.json()["truncated"]
+    else:
+        found = pa.ipc.open_stream(answer.content).read_all().num_rows
+        is_cut = answer.headers["X-Truncated"] == "true"
+
+    assert is_cut == (num_rows is not None)
+    assert found == (num_rows or found)
+    assert len(answer.content) < 4 * 2**20
+
+
+def test_the_command_line_says_who_cut_and_what_to_do(narrow_server):
+    def said(*arguments):
+        command = [sys.executable, "-P", "-m", "entrostat.cli.main", "sql", "--url", narrow_server.url, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True).stderr
+
+    assert "cut after 5 rows; --max-rows gives more" in said("--max-rows", "5", "from range(10)")
+    assert "cut after 1000 rows; the limit of the server" in said("--max-rows", "100000", "from range(100000)")
+    assert said("from range(10)") == ""
+
+
+def test_a_cell_of_hundreds_of_megabytes_does_not_take_the_servers_memory(narrow_server):
+    stream = narrow_server.open("cells", 77)
+    answer = narrow_server.http.post("/v1/sql", json={"sql": CELL.format("1.2e8", "desc limit 1")})
+    peak_mb = int(re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{narrow_server.process.pid}/status").read_text())[1]) / 1024
+
+    assert answer.json()["error"] in ("query_error", "query_timeout"), answer.text
+    assert peak_mb < 256 * 2 + 512 + 512  # the engine's limit, what may come on top of it, Python and Arrow
+    assert narrow_server.post(stream, 0, {"step_metric": [{"step": 1, "name": "n", "value": 1}]}).status_code == 200
+
+
+@pytest.mark.parametrize("what", ["pairs", "doubling", "a list of everything", "a sort", "strings of a product"])
+def test_heavy_questions_end_and_batches_are_taken_meanwhile(narrow_server, what):
+    stream = narrow_server.open(what.replace(" ", "-"), 100 + len(what))
+    answers = []
+    asking = threading.Thread(
+        target=lambda: answers.append(narrow_server.http.post("/v1/sql", json={"sql": HEAVY[what]}))
+    )
+    asking.start()
+    acks = [narrow_server.post(stream, k, {"step_metric": [{"step": k, "name": "n", "value": 1}]}) for k in range(5)]
+    asking.join()
+
+    assert [a.status_code for a in acks] == [200] * 5
+    assert answers[0].status_code in (400, 408)
+    assert narrow_server.http.get("/healthz").json()["status"] == "ok"
+    assert narrow_server.ask("select 1") == [[1]]
 
 
 def test_a_curve_is_thinned_and_hides_nothing(server, run):

@@ -18,8 +18,10 @@ def metrics(server):
 def test_health_says_what_is_running(server):
     body = server.http.get("/healthz").json()
 
+    assert body.pop("uptime_s") > 0
     assert body | {"version": ""} == {
-        "status": "ok", "version": "", "protocol": 1, "tokens_needed": False, "queue_bytes": 0, "problem": None,
+        "status": "ok", "version": "", "protocol": 1, "tokens_needed": False, "queue_bytes": 0, "restarts": 0,
+        "last_restart": None, "problem": None,
     }  # fmt: skip
 
 

@@ -1,164 +1,12 @@
-"""What a person's SQL can reach: the public views, and nothing else. One line an attack."""
+"""What a person's SQL can reach: the public views, and nothing else."""
 
 import pytest
+from support.attacks import REFUSED
 
 from entrostat.storage.sql_guard import Guard
 from entrostat.storage.store import Store
 from entrostat.storage.views import PUBLIC_VIEWS
 from entrostat.wire.errors import QueryError, QueryForbidden
-
-ATTACKS = [
-    # other statements
-    "insert into run values (1)",
-    "update run set notes = ''",
-    "delete from token",
-    "drop view token",
-    "create table t (a int)",
-    "create view v as select 1",
-    "create macro f(x) as x",
-    "alter table run add column a int",
-    "explain select 1",
-    "explain analyze delete from raw.token_row",
-    "copy run to 'x.csv'",
-    "copy (select 1) to '/dev/stdout'",
-    "copy raw.run from 'x.csv'",
-    "export database 'x'",
-    "import database 'x'",
-    "attach 'x.duckdb'",
-    "attach ':memory:' as m",
-    "detach m",
-    "use raw",
-    "pragma database_list",
-    "pragma table_info('run')",
-    "call pragma_version()",
-    "call enable_logging(storage='file')",
-    "set memory_limit = '1TB'",
-    "set variable a = 1",
-    "reset memory_limit",
-    "load json",
-    "install httpfs",
-    "begin",
-    "commit",
-    "rollback",
-    "checkpoint",
-    "vacuum",
-    "analyze",
-    "prepare p as select 1",
-    "execute p",
-    "deallocate p",
-    "show tables",
-    "describe run",
-    "summarize run",
-    "from (describe run)",
-    "from (show tables)",
-    "from run, (show tables)",
-    "from run join (describe run) on true",
-    # several
-    "select 1; select 2",
-    "select 1; drop view token",
-    ";",
-    "",
-    # other tables
-    "from raw.run",
-    "from raw.token_row",
-    "select * from main.raw.run",
-    "from raw.merged_metric",
-    "from raw.meta",
-    "from test.raw.run",
-    "from information_schema.tables",
-    "from duckdb_tables",
-    "from pg_catalog.pg_class",
-    "from sqlite_master",
-    "from 'x.csv'",
-    "from 'https://example.org/x.parquet'",
-    "from '/etc/passwd'",
-    "select (select count(*) from raw.run)",
-    "select 1 where exists (from raw.run)",
-    "select * from run limit (select count(*) from raw.run)",
-    "select 1 order by (select max(run) from raw.run)",
-    "select * from run join raw.run using (run)",
-    "with a as (from raw.run) from a",
-    "with recursive a as (select 1 union all from raw.run) from a",
-    "select * from run pivot (sum(step) for name in (select name from raw.run))",
-    "select count(*) over (order by (select 1 from raw.run)) from run",
-    "from run where run in (from raw.run)",
-    "select list_transform([1], lambda x: (select max(run) from raw.run))",
-    "from run union all from raw.run",
-    "from (values ((select max(run) from raw.run)))",
-    "from run tablesample 10% where (from raw.run) is null",
-    "select {'a': (select max(run) from raw.run)}",
-    "from run at (version => 1)",
-    "from range((select max(run) from raw.run))",
-    "select max(run) filter (where exists (from raw.run)) from run",
-    # a name of ours for something else, scopes that leak
-    "with token as (select 1) from token",
-    "with Token as (select 1) from TOKEN",
-    "with a as (with b as (select 1) from b) from b",
-    "select (with x as (select 1) select * from x), (select * from x)",
-    "with a as (from b), b as (select 1) from a",
-    # table functions
-    "from read_csv('/etc/passwd')",
-    "from read_text('/etc/passwd')",
-    "from read_blob('/etc/passwd')",
-    "from glob('/*')",
-    "from read_parquet('x')",
-    "from read_json('x')",
-    "from parquet_metadata('x')",
-    "from sniff_csv('x')",
-    "from duckdb_settings()",
-    "from duckdb_secrets()",
-    "from duckdb_logs()",
-    "from duckdb_functions()",
-    "from duckdb_tables()",
-    "from pragma_storage_info('run')",
-    "from query('from raw.run')",
-    "from query_table('raw.run')",
-    "from checkpoint()",
-    "from test_all_types()",
-    "from which_secret('a', 's3')",
-    "from arrow_scan(1, 2, 3)",
-    "from seq_scan('raw.run')",
-    "from repeat('a', 1000000000)",
-    "from json_execute_serialized_sql('x')",
-    "from sql_auto_complete('sel')",
-    # functions
-    "select getenv('HOME')",
-    "select current_setting('memory_limit')",
-    "select nextval('s')",
-    "select currval('s')",
-    "select write_log('x')",
-    "select setseed(0.5)",
-    "select random()",
-    "select gen_random_uuid()",
-    "select getvariable('a')",
-    "select txid_current()",
-    "select version()",
-    "select pg_get_viewdef(1)",
-    "select json_serialize_sql('select 1')",
-    "select json_execute_serialized_sql('x')",
-    "select repeat('x', 1000000000)",
-    "select lpad('x', 2000000000, 'y')",
-    "select levenshtein(run, run) from run",
-    "select printf('%1000000000d', 1)",
-    "select current_query()",
-    "select sleep_ms(10000)",
-    "select error('x')",
-    "select system.main.write_log('x')",
-    "select no_such_function(1)",
-    "select has_table_privilege('run', 'select')",
-    "select quantile_cont(value, list_transform(range(100000), lambda i: i / 1e5)) from step_metric",
-    "select value.write_log() from step_metric",
-    "select in_search_path('a', 'b')",
-    "select 'run'.nextval()",
-    "select list_aggregate([1], 'nextval')(1)",
-    "select ?",
-    "select $1",
-    "select $a",
-    "select #1 from run",
-    "select [x for x in (from raw.run)]",
-    "select current_schemas(true)",
-    "select get_current_user()",
-]
 
 ORDINARY = [
     "select * from run",
@@ -195,6 +43,26 @@ ORDINARY = [
     "with a as (select 1 as x), b as (select x + 1 as y from a) select * from a, b",
     "values (1), (2)",
     "select current_date, greatest(1, 2), isnan(value), value is null, -value % 2, not complete from step_metric",
+    "select name, count(*) from step_metric where name like 'entropy_%' and name not ilike '%pos%' group by all",
+    "from 'run'",
+    "select range(10), generate_series(1, 10, 2), [x * 2 for x in range(5) if x > 1], list_aggregate([1, 2], 'sum')",
+    "select max(value, 3), arg_max(step, value, 3), approx_top_k(name, 5) from step_metric group by run",
+    "select list_sum(list_transform(list_zip(top_ids, top_logps), lambda t: t[1] * exp(t[2]))) from token",
+    "select count(*) from generate_series(1, 100000) t(i)",
+    "select d, count(*) from generate_series(timestamp '2026-01-01', now()::timestamp, interval 1 day) t(d) group by d",
+    "select run, step, ppl - avg(ppl) over (partition by run order by step rows 20 preceding) from step",
+    "select run, json_keys(config), json_extract_string(config, '$.lr'), config::json->'$.a' from run",
+    "select prompt, avg(reward), quantile_cont(mean_entropy, [0.25, 0.75]) from sequence group by prompt",
+    "select name, histogram(round(value, 1)) from step_metric where step < 10 group by name",
+    "select run, version, document from desired_state union by name select name, version, document from rule",
+    "select kind, count(*), min(time), regexp_extract(any_value(message), 'step (\\d+)', 1) from event group by kind",
+    "unpivot (select run, step, entropy_mean, ppl from step) on entropy_mean, ppl into name signal value v",
+    "select distinct on (run) run, step, ppl from step order by run, step desc",
+    "select run, grouping(run), count(*) from step group by rollup (run)",
+    "select s.step, t.token_id from step s, lateral (select token_id from token t where t.step = s.step limit 1) t",
+    "select strftime(created, '%Y-%m-%d'), replace(host, '.', '_'), split_part(run, '-', 1) from run",
+    "select step, unnest(top_ids) as id, unnest(top_logps) as logp from token where step = 1 limit 10",
+    "select * from step tablesample 10 percent (bernoulli)",
     "select r.run, s.host from run r asof join stream s on r.run = s.run and r.created >= s.opened",
 ]
 
@@ -212,10 +80,17 @@ def empty_store():
         yield opened
 
 
-@pytest.mark.parametrize("sql", ATTACKS)
-def test_refused(guard, sql):
-    with pytest.raises(QueryError):
-        guard.check(sql)
+@pytest.mark.parametrize("kind", REFUSED)
+def test_refused(guard, kind):
+    passed = []
+    for sql in REFUSED[kind]:
+        try:
+            guard.check(sql)
+        except QueryError:
+            continue
+        passed.append(sql[:200])
+
+    assert passed == []
 
 
 @pytest.mark.parametrize("sql", ORDINARY)
@@ -230,10 +105,18 @@ def test_a_refusal_says_what_there_is(guard):
         guard.check("drop view run")
 
 
-def test_long_and_deep_statements_are_refused_before_they_are_parsed(guard):
-    with pytest.raises(QueryForbidden, match="characters"):
-        guard.check("select 1 --" + "x" * 200_000)
-    with pytest.raises(QueryForbidden, match="deep"):
-        guard.check("select " + "(" * 300 + "1" + ")" * 300)
-    with pytest.raises(QueryError):
-        guard.check("select " + "not " * 20_000 + "true")
+def test_a_refusal_of_a_cost_says_what_to_write_instead(guard):
+    for sql, advice in {
+        "select range(1000000000)": "FROM range",
+        "select name glob '*a*' from step_metric": "the function ~~~ is not taken",
+        "select name like '%_a%_a%_a%_a' from step_metric": "regexp_matches",
+        "select list_transform([1], lambda x: list_sum([x]))": "unnest",
+        "select max(value, 5000) from step_metric": "at most 1000",
+        "select 1::variant": "JSON",
+        "select user": "the function user",
+        "select 1 --" + "x" * 200_000: "characters",
+        "select " + "(" * 300 + "1" + ")" * 300: "deep",
+        "select " + "case when true then " * 900 + "1" + " end" * 900: "WITH",
+    }.items():
+        with pytest.raises(QueryForbidden, match=advice):
+            guard.check(sql)
