@@ -8,7 +8,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
-from entrostat.storage.errors import Busy, QueryBusy, StorageError
+from entrostat.storage.errors import Busy, NoRoom, QueryBusy, StorageError
 from entrostat.wire.errors import (
     BadParameter,
     Conflict,
@@ -47,6 +47,7 @@ _STATUS: tuple[tuple[type[EntrostatError], int, str], ...] = (
     (Conflict, 409, "conflict"),
     (QueryBusy, 503, "query_busy"),
     (Busy, 503, "busy"),
+    (NoRoom, 507, "no_room"),
     (StorageError, 500, "storage_error"),
 )
 _CODES = {404: "not_found", 405: "method_not_allowed"}

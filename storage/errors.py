@@ -4,6 +4,8 @@
 
     EntrostatError
     ├── StorageError          the database cannot be opened or has stopped working (HTTP 500)
+    │   ├── DatabaseHeld      another process has the file open
+    │   └── NoRoom            the disk has no room for it; the message has the numbers (HTTP 507)
     └── Busy                  nothing is wrong but the load: ask again later (HTTP 503)
         └── QueryBusy         all slots for people's queries are taken
 """
@@ -13,6 +15,14 @@ from entrostat.wire.errors import EntrostatError
 
 class StorageError(EntrostatError):
     """The database cannot be opened, or has stopped working; the message says what to do."""
+
+
+class DatabaseHeld(StorageError):
+    """Another process has the file open."""
+
+
+class NoRoom(StorageError):
+    """The disk has no room for what was asked; the message has the numbers."""
 
 
 class Busy(EntrostatError):

@@ -165,8 +165,8 @@ def _next_key(cursor: duckdb.DuckDBPyConnection, table: str) -> int:
 def _insert(cursor: duckdb.DuckDBPyConnection, table: schema.Table, values: dict[str, object]) -> None:
     if set(values) != set(table.column_names):
         raise StorageError(f"a row of raw.{table.name} needs {table.column_names}")
-    marks = ", ".join("?" for _ in table.columns)
-    cursor.execute(f"insert into raw.{table.name} values ({marks})", [values[name] for name in table.column_names])
+    names, marks = ", ".join(values), ", ".join("?" for _ in values)
+    cursor.execute(f"insert into raw.{table.name} ({names}) values ({marks})", list(values.values()))
 
 
 def _json(value: object) -> str:

@@ -2,12 +2,13 @@
 
 import pyarrow as pa
 
-PROTOCOL = 1
-"""Version of everything that crosses the wire. A newer batch is refused by an older server, with both versions."""
+PROTOCOL = 2
+"""Version of everything that crosses the wire. A newer batch is refused by an older server, with both versions; an
+older batch is read, and the nullable columns that came after it are null."""
 
 
-def _column(name: str, kind: pa.DataType, meaning: str, nullable: bool = False) -> pa.Field:
-    return pa.field(name, kind, nullable=nullable, metadata={"meaning": meaning})
+def _column(name: str, kind: pa.DataType, meaning: str, nullable: bool = False, since: int = 1) -> pa.Field:
+    return pa.field(name, kind, nullable=nullable, metadata={"meaning": meaning, "since": str(since)})
 
 
 _STEP = _column("step", pa.int32(), "Optimizer step the row belongs to, as the trainer counts.")
@@ -93,6 +94,13 @@ TOKEN = pa.schema(
         _column("text", pa.string(), "Its text, where the run keeps texts (off by default).", True),
         _column("reason", pa.string(), "Why the row was kept: all, uniform, scope, cov or entropy."),
         _column("prob", pa.float32(), "Probability with which it was kept: weight a row by 1 / prob."),
+        _column(
+            "rollout_logp",
+            pa.float32(),
+            "Its log-prob under the engine that sampled it, in nats; null where that reported none.",
+            True,
+            since=2,
+        ),
     ]
 )
 EVENT = pa.schema(
@@ -119,6 +127,11 @@ TABLES = {
 def meaning_of(field: pa.Field) -> str:
     """The one-sentence meaning kept beside a column."""
     return str((field.metadata or {})[b"meaning"].decode())
+
+
+def since(field: pa.Field) -> int:
+    """The first protocol that has the column."""
+    return int((field.metadata or {})[b"since"])
 
 
 def empty(name: str) -> pa.Table:

@@ -8,6 +8,7 @@ from entrostat.server.metrics import MAX_RUNS
 from entrostat.server.settings import Settings, sentence_of
 from entrostat.storage.store import Store
 from entrostat.wire.messages import ErrorBody
+from entrostat.wire.tables import PROTOCOL
 
 
 def metrics(server):
@@ -19,7 +20,7 @@ def test_health_says_what_is_running(server):
     body = server.http.get("/healthz").json()
 
     assert body | {"version": ""} == {
-        "status": "ok", "version": "", "protocol": 1, "tokens_needed": False, "queue_bytes": 0, "problem": None,
+        "status": "ok", "version": "", "protocol": PROTOCOL, "tokens_needed": False, "queue_bytes": 0, "problem": None,
     }  # fmt: skip
 
 
