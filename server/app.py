@@ -4,11 +4,12 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from entrostat.server import analysis, health, http_errors, ingest, runs, series, sql
+from entrostat.server import analysis, backups, health, http_errors, ingest, runs, series, sql
 from entrostat.server.auth import Tokens
 from entrostat.server.control import routes as control
 from entrostat.server.guard_middleware import BodyLimit, RefusalCounter, SameSite
 from entrostat.server.metrics import Metrics
+from entrostat.server.retention import Keeper
 from entrostat.server.rules import routes as rules
 from entrostat.server.rules.engine import Engine
 from entrostat.server.rules.running import running
@@ -28,6 +29,7 @@ _TAGS = [
     {"name": "curves", "description": "Signals and histograms over steps, thinned for a screen."},
     {"name": "rules", "description": "What is done when a signal goes where it should not."},
     {"name": "questions", "description": "SQL, the views, the vocabulary."},
+    {"name": "care", "description": "Backups, and whether the database is whole."},
     {"name": "health", "description": "For who watches the server."},
 ]
 
@@ -48,7 +50,7 @@ def build_app(settings: Settings, store: Store) -> FastAPI:
         version=health.package_version(),
         description=_ABOUT,
         openapi_tags=_TAGS,
-        lifespan=running(engine),
+        lifespan=running(engine, Keeper(store, settings)),
     )
     app.state.tokens = tokens
     http_errors.install(app)
@@ -60,6 +62,7 @@ def build_app(settings: Settings, store: Store) -> FastAPI:
         series.router(store, settings),
         sql.router(store, settings, metrics),
         rules.router(store, engine),
+        backups.router(store),
         health.router(store, metrics, tokens),
     ]
     for router in routers:

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any, Self
 
 ENVIRONMENT_PREFIX = "ENTROSTAT_SERVER_"
+DATABASE = "entrostat.duckdb"
+"""File of the database in the data folder."""
 
 
 def _setting(default: Any, sentence: str) -> Any:
@@ -41,12 +43,19 @@ class Settings:
     max_result_mb: int = _setting(64, "A query's result is cut at so many bytes.")
     max_points: int = _setting(5_000, "A series is thinned to no more buckets than this.")
     max_series: int = _setting(500, "One request gives no more series: runs x names.")
+    keep_token_days: float = _setting(
+        0.0, "Token and sequence rows are removed so long after their run was last heard of; 0 keeps them."
+    )
+    keep_run_days: float = _setting(0.0, "Runs are removed so long after they were last heard of; 0 keeps them.")
+    max_database_mb: int = _setting(
+        0, "Beyond it the oldest token and sequence rows are removed, then the oldest runs; 0: no limit."
+    )
     shutdown_s: int = _setting(10, "Requests in progress get so long when the server stops.")
 
     @property
     def url(self) -> str:
         """URL of the store."""
-        return self.store_url or f"duckdb://{Path(self.data).resolve() / 'entrostat.duckdb'}"
+        return self.store_url or f"duckdb://{Path(self.data).resolve() / DATABASE}"
 
     @property
     def tokens_path(self) -> Path | None:

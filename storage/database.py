@@ -11,7 +11,7 @@ import duckdb
 import pyarrow as pa
 
 from entrostat.storage import files, migrations, schema, views
-from entrostat.storage.errors import DatabaseHeld, NoRoom, StorageError
+from entrostat.storage.errors import DatabaseHeld, StorageError
 
 _log = logging.getLogger(__name__)
 
@@ -122,7 +122,7 @@ class Database:
             files.refuse_without_room(folder, files.size_of(Path(self.path)), f"a copy of {self.path}")
             with files.written_aside(target) as partial:
                 self.copy_to(partial)
-        except (NoRoom, OSError) as error:
+        except (StorageError, OSError) as error:
             _log.warning("tables of version %d are migrated without keeping a copy: %s", version, error)
         else:
             _log.warning("tables of version %d are migrated; a copy of the file as it was: %s", version, target)
@@ -143,18 +143,25 @@ def path_of(url: str) -> str:
 def _connect(path: str) -> duckdb.DuckDBPyConnection:
     if path != IN_MEMORY:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-    try:
+    with explained(path):
         return duckdb.connect(
             path, config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
         )
-    except duckdb.IOException as error:
-        if "lock" in str(error).lower():
+
+
+@contextlib.contextmanager
+def explained(path: Path | str) -> Iterator[None]:
+    """What the engine says of a file that cannot be opened or read, as a ``StorageError`` that says what to do."""
+    try:
+        yield
+    except duckdb.Error as error:
+        if "set lock on file" in str(error):  # the words "block" and "lock" are in what it says of damage too
             raise DatabaseHeld(
                 f"another process holds {path}: stop the other server, or give this one its own --data ({error})"
             ) from error
-        raise StorageError(f"cannot open {path}: {error}") from error
-    except duckdb.Error as error:
-        raise StorageError(f"cannot open {path}: {error}") from error
+        raise StorageError(
+            f"cannot read {path}: {error}. If it is damaged, put a backup in its place (entrostat restore)"
+        ) from error
 
 
 def _make(connection: duckdb.DuckDBPyConnection, found: int | None) -> None:

@@ -1,13 +1,14 @@
 """The database's files: copying them while the engine has them open, room on the disk, what survives a power cut."""
 
 import contextlib
+import errno
 import os
 import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from entrostat.storage.errors import NoRoom
+from entrostat.storage.errors import NoRoom, StorageError
 
 SPARE_BYTES = 64 * 2**20
 """A copy leaves so much of the disk free: the next batches have to go somewhere."""
@@ -100,6 +101,10 @@ def written_aside(target: Path) -> Iterator[Path]:
         make_durable(partial)
         partial.rename(target)
         make_durable(target)
+    except OSError as error:
+        discard(partial)
+        kind = NoRoom if error.errno == errno.ENOSPC else StorageError
+        raise kind(f"{target} could not be written: {error}") from error
     except BaseException:
         discard(partial)
         raise

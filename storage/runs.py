@@ -6,7 +6,7 @@ from typing import Any
 
 import duckdb
 
-from entrostat.storage import schema
+from entrostat.storage import removals, schema
 from entrostat.storage.derived import FAMILIES, MAJORITY_AT, Family
 from entrostat.storage.streams import utc_now
 from entrostat.wire.errors import NotFound
@@ -71,6 +71,7 @@ def summary(cursor: duckdb.DuckDBPyConnection, run_id: str) -> dict[str, Any]:
         "world_size": world_size,
         "last_step": last_step,
         "latest": {} if last_step is None else latest(cursor, run_id, last_step),
+        "tokens_removed": iso(removals.tokens_removed(cursor, key)),
         "_alive": max(t for t in (last_batch, opened, created) if t is not None),
         "_is_ended": ended is not None and (opened is None or ended >= opened),
     }
@@ -117,9 +118,13 @@ def details(cursor: duckdb.DuckDBPyConnection, run_id: str) -> dict[str, Any]:
         "streams": _records(cursor, "select * exclude (config, settings, versions) from stream where run = ?", run_id),
         "baseline": next(iter(_records(cursor, "select * from baseline where run = ?", run_id)), None),
         "names": sorted(found),
+        "removed": [
+            dict(zip(_REMOVED, (*row[:4], iso(row[4]), row[5]), strict=True)) for row in removals.of_run(cursor, key)
+        ],
     }
 
 
+_REMOVED = ("what", "num_rows", "from_step", "to_step", "removed", "reason")
 _DERIVED = {"d_entropy": "entropy_mean", "d_collapse": "forking_rate"}
 
 

@@ -9,6 +9,7 @@ import duckdb
 
 from entrostat.storage import schema
 from entrostat.storage.errors import StorageError
+from entrostat.wire.errors import NotFound
 from entrostat.wire.messages import StreamOpen
 
 MAX_RUN_ID_CHARS = 128
@@ -46,6 +47,11 @@ def known_stream(cursor: duckdb.DuckDBPyConnection, stream_id: str) -> Stream | 
         "select stream, stream_id, run, run_id from raw.stream where stream_id = ?", [stream_id]
     ).fetchall()
     return Stream(*rows[0]) if rows else None
+
+
+def unknown(stream_id: str) -> NotFound:
+    """The error of a stream that was never opened here, or whose run was deleted."""
+    return NotFound(f"no stream {stream_id}: open it with PUT /v1/streams/{stream_id}")
 
 
 def open_stream(cursor: duckdb.DuckDBPyConnection, stream_id: str, opening: StreamOpen) -> Stream:

@@ -10,17 +10,18 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import duckdb
 
-from entrostat.storage import baseline, rows
+from entrostat.storage import baseline, rows, streams
 from entrostat.storage.database import Database
 from entrostat.storage.errors import Busy, StorageError
 from entrostat.storage.rows import Batch
+from entrostat.storage.streams import Stream
 from entrostat.wire.errors import MalformedBatch
 
 _Result = TypeVar("_Result")
@@ -55,6 +56,7 @@ class _Waiting:
 @dataclass(slots=True)
 class _Job:
     action: Callable[[duckdb.DuckDBPyConnection], Any]
+    in_transaction: bool = True
     future: "Future[Any]" = field(default_factory=Future)
 
 
@@ -83,6 +85,7 @@ class Writer:
         self._max_commit_bytes, self._max_queue_bytes = max_commit_bytes, max_queue_bytes
         self._on_commit = on_commit
         self._thresholds = baseline.thresholds(self._cursor)
+        self._gone: set[Stream] = set()
         self._queue: deque[_Waiting | _Job] = deque()
         self._changed = threading.Condition()
         self._queue_bytes, self._is_closing = 0, False
@@ -115,17 +118,33 @@ class Writer:
 
     def do(self, action: Callable[[duckdb.DuckDBPyConnection], _Result]) -> _Result:
         """Run ``action`` in a transaction on the writer's thread, wait for its COMMIT, and return what it returned."""
-        job = _Job(action)
+        result: _Result = self._done(_Job(action))
+        return result
+
+    def hold_still(self, action: Callable[[duckdb.DuckDBPyConnection], _Result]) -> _Result:
+        """As ``do``, without a transaction: while ``action`` runs nothing is written, and batches wait in the queue."""
+        result: _Result = self._done(_Job(action, in_transaction=False))
+        return result
+
+    def _done(self, job: _Job) -> Any:
         with self._changed:
             self._refuse_if_closed()
             self._queue.append(job)
             self._changed.notify()
-        result: _Result = job.future.result()
-        return result
+        return job.future.result()
 
-    def forget_baseline(self, run: int) -> None:
-        """A run was deleted. Called from a job."""
+    def forget(self, run: int, streams: Iterable[Stream]) -> None:
+        """A run was deleted with its streams. Called from a job; batches of them that wait are refused."""
         self._thresholds.pop(run, None)
+        self._gone.update(streams)
+
+    def is_gone(self, stream: Stream) -> bool:
+        """Whether its run was deleted since it was opened."""
+        return stream in self._gone
+
+    def remember(self, stream: Stream) -> None:
+        """A stream was opened, perhaps under the keys of one that is gone. Called from a job."""
+        self._gone.discard(stream)
 
     def close(self) -> None:
         """Write everything that was accepted, then stop."""
@@ -181,9 +200,11 @@ class Writer:
 
     def _run_job(self, job: _Job) -> None:
         try:
-            self._cursor.execute("begin")
+            if job.in_transaction:
+                self._cursor.execute("begin")
             result = job.action(self._cursor)
-            self._cursor.execute("commit")
+            if job.in_transaction:
+                self._cursor.execute("commit")
         except BaseException as error:  # noqa: BLE001 it belongs to who waits for the job
             self._roll_back(error)
             job.future.set_exception(error)
@@ -191,6 +212,9 @@ class Writer:
             job.future.set_result(result)
 
     def _commit_all(self, taken: Sequence[_Waiting]) -> None:
+        taken = self._still_known(taken)
+        if not taken:
+            return
         try:
             commit, duplicates = self._committed([w.batch for w in taken])
         except BaseException as error:  # noqa: BLE001 a batch must not be able to end the thread
@@ -207,6 +231,14 @@ class Writer:
         self._on_commit(commit)
         for waiting, is_duplicate in zip(taken, duplicates, strict=True):
             waiting.future.set_result(is_duplicate)
+
+    def _still_known(self, taken: Sequence[_Waiting]) -> Sequence[_Waiting]:
+        """Without the batches whose run was deleted while they waited: their keys may be another run's by now."""
+        gone = [w for w in taken if w.batch.stream in self._gone]
+        self._let_go(gone)
+        for waiting in gone:
+            waiting.future.set_exception(streams.unknown(waiting.batch.stream.stream_id))
+        return [w for w in taken if w.batch.stream not in self._gone] if gone else taken
 
     def _let_go(self, taken: Sequence[_Waiting]) -> None:
         with self._changed:

@@ -1,21 +1,32 @@
-"""The engine's thread begins and ends with the application."""
+"""The server's own threads begin and end with the application."""
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from typing import Protocol
 
 from fastapi import FastAPI
 
-from entrostat.server.rules.engine import Engine
+
+class Worker(Protocol):
+    """Something with a thread of its own."""
+
+    def start(self) -> None:
+        """Begin."""
+
+    def close(self) -> None:
+        """End; returns when the thread has."""
 
 
-def running(engine: Engine) -> Callable[[FastAPI], contextlib.AbstractAsyncContextManager[None]]:
-    """A lifespan for ``FastAPI``: rules are evaluated while the application serves."""
+def running(*workers: Worker) -> Callable[[FastAPI], contextlib.AbstractAsyncContextManager[None]]:
+    """A lifespan for ``FastAPI``: the workers work while the application serves."""
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        engine.start()
+        for worker in workers:
+            worker.start()
         yield
-        await asyncio.to_thread(engine.close)
+        for worker in reversed(workers):
+            await asyncio.to_thread(worker.close)
 
     return lifespan

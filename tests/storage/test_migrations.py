@@ -1,6 +1,7 @@
 """A file of the first version opens with today's code: nothing is lost, and it becomes what a new file is."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,13 +18,25 @@ from entrostat.wire.signals import SIGNALS
 FIRST = (Path(__file__).parent / "version_1.sql").read_text()
 
 
-@pytest.fixture
-def old(tmp_path):
+@pytest.fixture(scope="module")
+def first(tmp_path_factory):
     """A database file of version 1."""
-    path = tmp_path / "old.duckdb"
+    path = tmp_path_factory.mktemp("first") / "first.duckdb"
     with duckdb.connect(str(path)) as connection:
-        connection.execute(FIRST)
+        connection.execute(f"begin; {FIRST}; commit")
     return path
+
+
+@pytest.fixture(scope="module")
+def before(first):
+    """What it has."""
+    return contents(first)
+
+
+@pytest.fixture
+def old(first, tmp_path):
+    """A copy of it."""
+    return Path(shutil.copy(first, tmp_path / "old.duckdb"))
 
 
 def contents(path, columns_of=None):
@@ -72,16 +85,13 @@ def test_the_steps_lead_from_the_first_version_to_todays_without_a_gap():
     assert [step.version for step in migrations.STEPS] == list(range(2, schema.SCHEMA_VERSION + 1))
 
 
-def test_the_frozen_file_has_rows_in_every_table_of_its_time(old):
-    found = contents(old)
-
+def test_the_frozen_file_has_rows_in_every_table_of_its_time(old, before):
     assert version(old) == [(1,)]
-    assert {name for (place, name), (_, rows) in found.items() if place == "raw" and not rows} == set()
-    assert len(found["raw", "token_row"][1]) == 36
+    assert {name for (place, name), (_, rows) in before.items() if place == "raw" and not rows} == set()
+    assert len(before["raw", "token_row"][1]) == 36
 
 
-def test_a_migrated_file_reads_as_it_did_and_is_what_a_new_one_is(old, tmp_path):
-    before = contents(old)
+def test_a_migrated_file_reads_as_it_did_and_is_what_a_new_one_is(old, before, tmp_path):
     Store(f"duckdb://{old}").close()
     Store(f"duckdb://{tmp_path / 'new.duckdb'}").close()
 
@@ -105,8 +115,7 @@ def test_a_migrated_file_takes_batches_and_its_old_rows_have_no_value_for_what_c
     assert set(rows["rollout_logp"][:-1]) == {None}
 
 
-def test_the_file_as_it_was_is_kept_beside_it(old):
-    before = contents(old)
+def test_the_file_as_it_was_is_kept_beside_it(old, before):
     Store(f"duckdb://{old}").close()
     Store(f"duckdb://{old}").close()
 
@@ -127,8 +136,8 @@ def test_without_room_for_a_copy_it_is_migrated_all_the_same_and_that_is_said(ol
     assert "without keeping a copy: needs 5 MiB, has 3" in caplog.text
 
 
-def test_a_migration_that_fails_leaves_the_old_file(old, monkeypatch):
-    before, shape = contents(old), described(old)
+def test_a_migration_that_fails_leaves_the_old_file(old, before, monkeypatch):
+    shape = described(old)
     wrong = migrations.Step(migrations.STEPS[-1].version, "wrong", ("alter table raw.nothing add column x int",))
     monkeypatch.setattr(migrations, "STEPS", (*migrations.STEPS[:-1], wrong))
 
@@ -139,8 +148,7 @@ def test_a_migration_that_fails_leaves_the_old_file(old, monkeypatch):
     Store(f"duckdb://{old}").close()  # nothing holds it, and it can still be migrated
 
 
-def test_a_server_killed_in_the_middle_of_a_migration_leaves_the_old_file(old):
-    before = contents(old)
+def test_a_server_killed_in_the_middle_of_a_migration_leaves_the_old_file(old, before):
     code = (
         "import os, signal\n"
         "from entrostat.storage import views\n"
