@@ -79,8 +79,8 @@ def _server(url: str, token: str | None) -> Iterator[Finding]:
 
     server = client(url, token)
     health = server.get("/healthz")
-    match = health["protocol"] == PROTOCOL
-    yield "ok" if match else "FIX", f"{server.url}: version {health['version']}, protocol {health['protocol']}"
+    is_understood = health["protocol"] >= PROTOCOL  # a newer server reads what we send
+    yield "ok" if is_understood else "FIX", f"{server.url}: version {health['version']}, protocol {health['protocol']}"
     server.get("/v1/runs", limit=1)
     yield "ok", "the token may read" if token else "no token is asked for"
     if "time" in health:

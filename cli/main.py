@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from entrostat.cli import catalogue, demo, doctor, experiments, querying, rules, serving, spool
+from entrostat.cli import care, catalogue, demo, doctor, experiments, querying, rules, serving, spool
 
 app = typer.Typer(
     name="entrostat",
@@ -20,6 +20,9 @@ app.command("demo")(demo.demo)
 app.command("sql")(querying.sql)
 app.add_typer(querying.runs, name="runs")
 app.add_typer(rules.rules, name="rules")
+app.command("backup")(care.backup)
+app.command("restore")(care.restore)
+app.command("check")(care.check)
 app.command("push")(spool.push)
 app.command("signals")(catalogue.signals)
 app.command("interventions")(catalogue.interventions)

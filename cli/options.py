@@ -15,8 +15,8 @@ Token = Annotated[
 DEFAULT_URL = "http://localhost:8321"
 
 
-def client(url: str, token: str | None) -> "Client":
-    """A client of the server at ``url``."""
+def client(url: str, token: str | None, timeout_s: float = 30.0) -> "Client":
+    """A client of the server at ``url``, that waits so long for an answer."""
     from entrostat.wire.client import Client
 
-    return Client(url, token)
+    return Client(url, token, timeout_s)

@@ -107,6 +107,7 @@ def _summary(run: dict[str, Any]) -> dict[str, Any]:
         **{name: latest.get(name) for name in shown},
         "tags": " ".join(f"{k}={v}" for k, v in (run.get("tags") or {}).items()),
         "last_seen": run["last_seen"],
+        "tokens_removed": run["tokens_removed"],
     }
 
 

@@ -151,6 +151,7 @@ def token_rows(step: int, data: StepData, num_candidates: int) -> pa.Table:
         "sum_p2": of(data.sum_p2),
         "reason": _REASONS.take(pa.array(kept.reason[order])),  # no Python string a row
         "prob": kept.prob[order],
+        "rollout_logp": _nullable(of(data.rollout_logp)),
     }
     columns |= _text_columns(data, token, order) | _candidate_columns(data, token, num_candidates)
     return _table(TOKEN, columns, token.size)

@@ -6,7 +6,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from entrostat.server import analysis, health, http_errors, ingest, runs, series, sql, transfers
+from entrostat.server import analysis, backups, health, http_errors, ingest, runs, series, sql, transfers
 from entrostat.server.auth import Tokens
 from entrostat.server.control import routes as control
 from entrostat.server.guard_middleware import BodyLimit, KnownToken, SameSite, SecurityHeaders
@@ -14,6 +14,7 @@ from entrostat.server.metrics import Metrics
 from entrostat.server.readiness import Readiness, Watch
 from entrostat.server.refusals import RefusalCounter
 from entrostat.server.restart import Overseer
+from entrostat.server.retention import Keeper
 from entrostat.server.rules import routes as rules
 from entrostat.server.rules.engine import Engine
 from entrostat.server.rules.running import running
@@ -36,6 +37,7 @@ _TAGS = [
     {"name": "curves", "description": "Signals and histograms over steps, thinned for a screen."},
     {"name": "rules", "description": "What is done when a signal goes where it should not."},
     {"name": "questions", "description": "SQL, the views, the vocabulary."},
+    {"name": "care", "description": "Backups, and whether the database is whole."},
     {"name": "health", "description": "For who watches the server."},
 ]
 
@@ -62,7 +64,7 @@ def build_app(settings: Settings, store: Store, overseer: Overseer | None = None
         version=health.package_version(),
         description=_ABOUT,
         openapi_tags=_TAGS,
-        lifespan=running(engine, watch),
+        lifespan=running(engine, watch, Keeper(store, settings)),
         redirect_slashes=False,  # a redirect names the Host that the client sent
     )
     app.state.tokens, app.state.readiness = tokens, readiness
@@ -79,6 +81,7 @@ def build_app(settings: Settings, store: Store, overseer: Overseer | None = None
         series.router(store, settings),
         sql.router(store, settings, metrics),
         rules.router(store, engine),
+        backups.router(store),
         health.router(store, metrics, tokens, readiness, overseer),
     ]
     for router in routers:

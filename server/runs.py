@@ -40,12 +40,24 @@ class RunSummary(BaseModel):
     world_size: int
     last_step: int | None
     latest: dict[str, float | None] = Field(description="Signal -> its newest value.")
+    tokens_removed: str | None = Field(description="When token or sequence rows of it were last removed, ISO 8601.")
 
 
 class Runs(BaseModel):
     """Runs, newest first."""
 
     runs: list[RunSummary]
+
+
+class Removed(BaseModel):
+    """Rows of a run that were there and were removed: a gap, not nothing measured."""
+
+    what: str = Field(description="Table: token, sequence, ...")
+    num_rows: int
+    from_step: int | None
+    to_step: int | None
+    removed: str = Field(description="ISO 8601, UTC.")
+    reason: str
 
 
 class RunDetail(RunSummary):
@@ -57,6 +69,7 @@ class RunDetail(RunSummary):
     streams: list[dict[str, Any]]
     baseline: dict[str, Any] | None = Field(description="Threshold and rate of d_collapse, once they are fixed.")
     names: list[str] = Field(description="Every signal it has.")
+    removed: list[Removed] = Field(description="What retention has removed of it.")
 
 
 class Events(BaseModel):

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any, Self
 
 ENVIRONMENT_PREFIX = "ENTROSTAT_SERVER_"
+DATABASE = "entrostat.duckdb"
+"""File of the database in the data folder."""
 
 
 def _setting(default: Any, sentence: str) -> Any:
@@ -50,6 +52,13 @@ class Settings:
     max_series: int = _setting(500, "One request gives no more series: runs x names.")
     max_import_mb: int = _setting(16_384, "A larger export is not taken in.")
     max_transfers: int = _setting(2, "So many runs are exported and imported at once.")
+    keep_token_days: float = _setting(
+        0.0, "Token and sequence rows are removed so long after their run was last heard of; 0 keeps them."
+    )
+    keep_run_days: float = _setting(0.0, "Runs are removed so long after they were last heard of; 0 keeps them.")
+    max_database_mb: int = _setting(
+        0, "Beyond it the oldest token and sequence rows are removed, then the oldest runs; 0: no limit."
+    )
     shutdown_s: int = _setting(10, "Requests in progress get so long when the server stops.")
     drain_s: float = _setting(0.0, "Asked to stop, it takes connections so much longer, not ready: for a balancer.")
     min_free_mb: int = _setting(512, "Batches are refused with 503 while less of the database's disk is free.")
@@ -61,7 +70,7 @@ class Settings:
     @property
     def url(self) -> str:
         """URL of the store."""
-        return self.store_url or f"duckdb://{Path(self.data).resolve() / 'entrostat.duckdb'}"
+        return self.store_url or f"duckdb://{Path(self.data).resolve() / DATABASE}"
 
     @property
     def tokens_path(self) -> Path | None:

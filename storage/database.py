@@ -1,6 +1,7 @@
 """Opening the database file, making its tables and views, and closing every door that SQL could leave by."""
 
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -12,9 +13,14 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from entrostat.storage import schema, views
-from entrostat.storage.disk import log_of
-from entrostat.storage.errors import StorageError
+from entrostat.storage import files, migrations, schema, views
+from entrostat.storage.errors import DatabaseHeld, StorageError
+
+_log = logging.getLogger(__name__)
+
+IN_MEMORY = ":memory:"
+BACKUPS = "backups"
+"""Folder beside the file, for copies of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +48,7 @@ class Database:
         max_temp_mb: most disk for queries that do not fit in memory, in MiB.
 
     Raises:
-        StorageError: the file cannot be opened, is held by another process, or is of a newer entrostat.
+        StorageError: the file cannot be opened or migrated, is held by another process, or is of a newer entrostat.
     """
 
     def __init__(
@@ -53,18 +59,22 @@ class Database:
         """Why the engine does nothing any more; None while all is well."""
         started, replayed_bytes = time.perf_counter(), _log_bytes(path)
         self._connection = _connect(path)
+        self._file = None if path == IN_MEMORY else files.OpenFile(Path(path))
         self._lock = threading.Lock()
         try:
-            _make(self._connection)
-            close_the_door(self._connection, memory_limit_mb, num_threads, max_temp_mb)
-            newest = self._connection.execute("select max(received) from raw.batch").fetchall()[0][0]
-        except duckdb.Error as error:
-            self._connection.close()
-            raise StorageError(f"cannot use {path}: {error}") from error
+            with explained(path):
+                self._make()
+                close_the_door(self._connection, memory_limit_mb, num_threads, max_temp_mb)
+                newest = self._connection.execute("select max(received) from raw.batch").fetchall()[0][0]
         except BaseException:
-            self._connection.close()
+            self._let_go()
             raise
         self.opening = Opening(time.perf_counter() - started, replayed_bytes, newest)
+
+    @property
+    def file(self) -> Path | None:
+        """Where it is; None in memory."""
+        return None if self._file is None else Path(self.path)
 
     def cursor(self) -> duckdb.DuckDBPyConnection:
         """A connection of its own to the same database, for one thread."""
@@ -106,7 +116,50 @@ class Database:
         with self._lock:
             with contextlib.suppress(duckdb.Error):  # nothing is lost without: the log is replayed at the next opening
                 self._connection.execute("checkpoint")
-            self._connection.close()
+            self._let_go()
+
+    def copy_to(self, target: Path) -> None:
+        """Copy the file, and what is left of its log, to ``target``; the caller sees that nobody writes meanwhile.
+
+        Raises:
+            StorageError: the database is in memory.
+        """
+        if self._file is None:
+            raise StorageError("a database in memory has no file to copy: give the server a store on disk")
+        self._file.copy_to(target)
+        if (wal := files.wal_of(Path(self.path))).exists():
+            files.copy(wal, files.wal_of(target))
+
+    def _let_go(self) -> None:
+        self._connection.close()
+        if self._file is not None:
+            self._file.close()
+
+    def _make(self) -> None:
+        found = migrations.version_of(self._connection)
+        if found is not None and found != schema.SCHEMA_VERSION:
+            migrations.refuse_newer(found)
+            self._keep_a_copy(found)
+        self._connection.execute("begin")
+        _make(self._connection, found)
+        self._connection.execute("commit")
+
+    def _keep_a_copy(self, version: int) -> None:
+        """Of a file that is about to be migrated. Without room for it the migration goes on: it is all or nothing."""
+        if self._file is None:
+            return
+        folder = Path(self.path).parent / BACKUPS
+        target = folder / f"entrostat-version-{version}.duckdb"  # one, however often it is tried
+        try:
+            folder.mkdir(exist_ok=True)
+            self._connection.execute("checkpoint")
+            files.refuse_without_room(folder, files.size_of(Path(self.path)), f"a copy of {self.path}")
+            with files.written_aside(target) as partial:
+                self.copy_to(partial)
+        except (StorageError, OSError) as error:
+            _log.warning("tables of version %d are migrated without keeping a copy: %s", version, error)
+        else:
+            _log.warning("tables of version %d are migrated; a copy of the file as it was: %s", version, target)
 
 
 def path_of(url: str) -> str:
@@ -123,60 +176,55 @@ def path_of(url: str) -> str:
 
 def _connect(path: str) -> duckdb.DuckDBPyConnection:
     try:
-        if path != ":memory:":
+        if path != IN_MEMORY:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StorageError(f"cannot make the folder of {path} ({error}): give another --data") from error
-    try:
+    with explained(path):
         return duckdb.connect(
             path, config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
         )
-    except duckdb.IOException as error:
-        if "could not set lock" in str(error).lower():  # not just "lock", which may be in the path
-            raise StorageError(
+
+
+@contextlib.contextmanager
+def explained(path: Path | str) -> Iterator[None]:
+    """What the engine says of a file that cannot be opened or read, as a ``StorageError`` that says what to do."""
+    try:
+        yield
+    except duckdb.Error as error:
+        said = str(error).lower()
+        if "could not set lock" in said:  # the words "block" and "lock" are in what it says of damage, or in the path
+            raise DatabaseHeld(
                 f"another process holds {path}: stop the other server, or give this one its own --data ({error})"
             ) from error
-        if "permission denied" in str(error).lower():
+        if "permission denied" in said:
             raise StorageError(
                 f"{path} cannot be written by this user: give it the folder and its files, or give another --data "
                 f"({error})"
             ) from error
-        raise StorageError(f"cannot open {path}: {error}") from error
-    except duckdb.Error as error:
-        raise StorageError(f"cannot open {path}: {error}") from error
+        raise StorageError(
+            f"cannot read {path}: {error}. If it is damaged, put a backup in its place (entrostat restore)"
+        ) from error
 
 
 def _log_bytes(path: str) -> int:
     try:
-        return 0 if path == ":memory:" else log_of(Path(path)).stat().st_size
+        return 0 if path == IN_MEMORY else files.wal_of(Path(path)).stat().st_size
     except OSError:
         return 0
 
 
-def _make(connection: duckdb.DuckDBPyConnection) -> None:
-    connection.execute("create schema if not exists raw")
-    connection.execute("begin")
-    existing = _raw_tables(connection)
-    if "meta" in existing:
-        found = connection.execute("select schema_version from raw.meta").fetchall()[0][0]
-        if found > schema.SCHEMA_VERSION:
-            raise StorageError(
-                f"the database has tables of version {found}, this entrostat knows {schema.SCHEMA_VERSION}: update it"
-            )
-    for table in schema.ALL_TABLES:  # a file of an older entrostat lacks the tables that came since
-        for statement in schema.ddl(table) if table.name not in existing else ():
+def _make(connection: duckdb.DuckDBPyConnection, found: int | None) -> None:
+    if found is None:
+        connection.execute("create schema if not exists raw")
+        for statement in (statement for table in schema.ALL_TABLES for statement in schema.ddl(table)):
             connection.execute(statement)
-    if "meta" not in existing:
         connection.execute("insert into raw.meta values (?)", [schema.SCHEMA_VERSION])
         connection.executemany("insert into raw.bin values (?, ?, ?)", schema.bin_rows())
+    elif found < schema.SCHEMA_VERSION:
+        migrations.migrate(connection, found)
     for statement in views.statements():
         connection.execute(statement)
-    connection.execute("commit")
-
-
-def _raw_tables(connection: duckdb.DuckDBPyConnection) -> set[str]:
-    rows = connection.execute("select table_name from duckdb_tables() where schema_name = 'raw'").fetchall()
-    return {row[0] for row in rows}
 
 
 def close_the_door(

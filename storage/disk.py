@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from entrostat.storage.errors import DiskFull
+from entrostat.storage.files import wal_of
 
 _RETRY_AFTER_S = 10.0
 _FULL = ("no space left on device", "disk quota exceeded", "file too large")
@@ -70,12 +71,7 @@ class Disk:
     @property
     def log_bytes(self) -> int:
         """Size of its write-ahead log."""
-        return _size(log_of(self._path)) if self._path else 0
-
-
-def log_of(database: Path) -> Path:
-    """The write-ahead log beside a database file; a clean stop leaves none."""
-    return database.with_name(database.name + ".wal")
+        return _size(wal_of(self._path)) if self._path else 0
 
 
 def disk_full(error: BaseException) -> DiskFull | None:

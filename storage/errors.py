@@ -3,9 +3,10 @@
 ::
 
     EntrostatError
-    ├── NoRoom                the disk is too full for what was asked (HTTP 507)
     ├── StorageError          the database cannot be opened, or a write failed (HTTP 500)
-    │   └── DatabaseBroken    the engine has stopped working and refuses everything (HTTP 503)
+    │   ├── DatabaseHeld      another process has the file open
+    │   ├── DatabaseBroken    the engine has stopped working and refuses everything (HTTP 503)
+    │   └── NoRoom            the disk is too full for what was asked (HTTP 507)
     └── Busy                  nothing is wrong but the load: ask again later (HTTP 503)
         ├── DiskFull          the disk has no room for more
         └── QueryBusy         all slots for people's queries are taken
@@ -18,12 +19,16 @@ class StorageError(EntrostatError):
     """The database cannot be opened, or has stopped working; the message says what to do."""
 
 
-class NoRoom(EntrostatError):
-    """The disk is too full for what was asked; nothing was changed."""
+class DatabaseHeld(StorageError):
+    """Another process has the file open."""
 
 
 class DatabaseBroken(StorageError):
     """The engine has stopped working; only a new start of the server helps."""
+
+
+class NoRoom(StorageError):
+    """The disk has no room for what was asked, and nothing was changed; the message has the numbers."""
 
 
 class Busy(EntrostatError):

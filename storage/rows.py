@@ -61,7 +61,7 @@ def claim(cursor: duckdb.DuckDBPyConnection, batches: Sequence[Batch]) -> list[B
     cursor.register("_ledger", ledger)
     try:
         new = cursor.execute(
-            "insert into raw.batch select * from _ledger on conflict do nothing returning stream_id, seq"
+            "insert into raw.batch by name select * from _ledger on conflict do nothing returning stream_id, seq"
         ).fetchall()
     finally:
         cursor.unregister("_ledger")
@@ -110,7 +110,9 @@ def _insert_sql(wire_name: str, table: schema.Table, decimals: int | None, is_so
     kinds = {field.name: field.type for field in TABLES[wire_name]}
     exact = _EXACT.get(wire_name, ())
     picked = [_stored(c.name, kinds.get(c.name), decimals, exact) for c in table.columns]
-    insert = f"insert into raw.{table.name} select {', '.join(picked)} from _rows"
+    # By name: the columns of a migrated file need not be in the order of the schema.
+    names = ", ".join(f'"{name}"' for name in table.column_names)
+    insert = f"insert into raw.{table.name} ({names}) select {', '.join(picked)} from _rows"
     return insert if is_sorted else f"{insert} order by " + ", ".join(f'"{name}"' for name in table.sort)
 
 

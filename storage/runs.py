@@ -7,7 +7,7 @@ from typing import Any
 
 import duckdb
 
-from entrostat.storage import schema
+from entrostat.storage import removals, schema
 from entrostat.storage.derived import FAMILIES, MAJORITY_AT, Family
 from entrostat.storage.streams import utc_now
 from entrostat.wire.errors import NotFound
@@ -57,7 +57,7 @@ def names(cursor: duckdb.DuckDBPyConnection, search: str | None, limit: int) -> 
 def summaries(cursor: duckdb.DuckDBPyConnection, run_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Summaries of the runs there are, with what ``with_status`` needs to tell their status at another moment.
 
-    Five queries however many runs: one by one, a list of 32 live runs took the page 4 s (``benchmarks/load.py``).
+    Six queries however many runs: one by one, a list of 32 live runs took the page 4 s (``benchmarks/load.py``).
     """
     rows = cursor.execute(
         "select run, run_id, created, trainer, host, git_commit, world_size, tags, notes from raw.run "
@@ -70,6 +70,7 @@ def summaries(cursor: duckdb.DuckDBPyConnection, run_ids: Sequence[str]) -> dict
     ended = dict(_by_run(cursor, "select run, max(received) from raw.event_row", keys, "and kind = 'run_ended'"))
     steps = {run_id: ends[key][1] for key, run_id, *_ in rows if key in ends and ends[key][1] is not None}
     newest = latest(cursor, steps) if steps else {}
+    removed = removals.tokens_removed(cursor, keys)
     found = {}
     for key, run_id, created, trainer, host, commit, world_size, tags, notes in rows:
         last_batch, step = ends.get(key, (None, None))
@@ -86,6 +87,7 @@ def summaries(cursor: duckdb.DuckDBPyConnection, run_ids: Sequence[str]) -> dict
             "world_size": world_size,
             "last_step": step,
             "latest": newest.get(run_id, {}),
+            "tokens_removed": iso(removed.get(key)),
             "_alive": max(moment for moment in moments if moment is not None),
             "_is_ended": key in ended and (opened.get(key) is None or ended[key] >= opened[key]),
         }
@@ -150,9 +152,13 @@ def details(cursor: duckdb.DuckDBPyConnection, run_id: str) -> dict[str, Any]:
         "streams": _records(cursor, "select * exclude (config, settings, versions) from stream where run = ?", run_id),
         "baseline": next(iter(_records(cursor, "select * from baseline where run = ?", run_id)), None),
         "names": sorted(found),
+        "removed": [
+            dict(zip(_REMOVED, (*row[:4], iso(row[4]), row[5]), strict=True)) for row in removals.of_run(cursor, key)
+        ],
     }
 
 
+_REMOVED = ("what", "num_rows", "from_step", "to_step", "removed", "reason")
 _DERIVED = {"d_entropy": "entropy_mean", "d_collapse": "forking_rate"}
 
 

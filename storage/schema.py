@@ -11,8 +11,8 @@ import pyarrow as pa
 from entrostat.wire.bins import MAX_BIN, edges_of
 from entrostat.wire.tables import TABLES, meaning_of
 
-SCHEMA_VERSION = 1
-"""Of the tables. A file with a higher one was written by a newer entrostat and is refused."""
+SCHEMA_VERSION = 4
+"""Of the tables. An older file is migrated when it is opened (``migrations.py``); a newer one is refused."""
 SERVER_STREAM = -1
 """In place of a stream, in rows that the server makes itself."""
 
@@ -246,9 +246,26 @@ AUDIT = Table(
         Column("detail", "VARCHAR", "JSON object with the values behind it.", True),
     ),
 )
+REMOVAL = Table(
+    "removal",
+    "What was removed, so that a gap is never taken for nothing measured. It outlives the run.",
+    (
+        Column("run", "INTEGER", "The run, as in raw.run; null once the run itself is gone.", True),
+        Column("run_id", "VARCHAR", "The run's name."),
+        Column("stream", "INTEGER", "The stream the rows came by; null where it was the whole run.", True),
+        Column("what", "VARCHAR", "token, sequence: rows of these; run: everything of the run."),
+        Column("num_rows", "BIGINT", "How many rows."),
+        Column("from_step", "INTEGER", "Their lowest step.", True),
+        Column("to_step", "INTEGER", "Their highest step.", True),
+        Column("removed", "TIMESTAMP", "When, UTC."),
+        Column("reason", "VARCHAR", "Why: the rule of retention, or a person's request."),
+    ),
+)
 META = Table("meta", "About this file.", (Column("schema_version", "INTEGER", "Version of these tables."),))
 
-ALL_TABLES = (RUN, STREAM, BATCH, *ROW_TABLES.values(), BASELINE, DESIRED_STATE, RULE, RULE_STATE, AUDIT, BIN, META)
+ALL_TABLES = (
+    RUN, STREAM, BATCH, *ROW_TABLES.values(), BASELINE, DESIRED_STATE, RULE, RULE_STATE, REMOVAL, AUDIT, BIN, META
+)  # fmt: skip
 
 
 def ddl(table: Table) -> list[str]:
@@ -256,10 +273,13 @@ def ddl(table: Table) -> list[str]:
     lines = [f'"{c.name}" {c.kind}{"" if c.nullable else " not null"}' for c in table.columns]
     if table.key:
         lines.append(f"primary key ({', '.join(table.key)})")
-    statements = [f"create table if not exists raw.{table.name} ({', '.join(lines)})"]
-    statements.append(f"comment on table raw.{table.name} is {quoted(table.comment)}")
-    statements += [f'comment on column raw.{table.name}."{c.name}" is {quoted(c.meaning)}' for c in table.columns]
-    return statements
+    return [f"create table raw.{table.name} ({', '.join(lines)})", *comments(table)]
+
+
+def comments(table: Table) -> list[str]:
+    """The statements that write the comments of a table and its columns."""
+    columns = [f'comment on column raw.{table.name}."{c.name}" is {quoted(c.meaning)}' for c in table.columns]
+    return [f"comment on table raw.{table.name} is {quoted(table.comment)}", *columns]
 
 
 def quoted(text: str) -> str:

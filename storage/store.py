@@ -8,14 +8,17 @@ from typing import Any, TypeVar
 
 import duckdb
 
-from entrostat.storage import audit, desired, runs, series, server_events, streams, views, watched
+from entrostat.storage import audit, desired, removals, runs, series, server_events, streams, views, watched
 from entrostat.storage.analysis.floor_forecast import FLOOR
 from entrostat.storage.analysis.run import analysis
+from entrostat.storage.backups import Backups
 from entrostat.storage.control_book import ControlBook
 from entrostat.storage.database import Database, Opening, path_of
 from entrostat.storage.disk import Disk
 from entrostat.storage.exports.transfers import Transfers
+from entrostat.storage.integrity import Report, check
 from entrostat.storage.query import QueryPool
+from entrostat.storage.retention import Retention
 from entrostat.storage.rows import Batch
 from entrostat.storage.rule_book import RuleBook
 from entrostat.storage.running_query import Answer
@@ -86,6 +89,10 @@ class Store:
         """The rules, and what they have done."""
         self.control = ControlBook(self._database, self._writer, self._remember)
         """What persons asked for, and what came of it."""
+        self.backups = Backups(self._database, self._writer)
+        """Copies of the database."""
+        self.retention = Retention(self._database, self._writer, self._delete_old_run, self._touch)
+        """What removes old rows and runs."""
         self._thresholds = ThresholdKeeper(self._database, self.desired)
         self._reserved = Reserved()
         self.transfers = Transfers(self._database, self._writer, self._reserved, self._imported)
@@ -95,7 +102,8 @@ class Store:
         """Make a stream known, and its run where that is new. Repeating it changes nothing."""
         stream = self._streams.get(stream_id) or self._writer.do(lambda cursor: self._open(cursor, stream_id, opening))
         with self._lock:
-            self._streams[stream_id] = stream
+            if not self._writer.is_gone(stream):  # its run may have been deleted just now
+                self._streams[stream_id] = stream
         self._touch(stream.run_id)
         self._thresholds.look_at(stream.run_id, anew=True)
         known = self.thresholds(stream.run_id)
@@ -107,7 +115,9 @@ class Store:
     def _open(self, cursor: duckdb.DuckDBPyConnection, stream_id: str, opening: StreamOpen) -> Stream:
         # Two requests may have found it missing; the writer's thread sees the first one's row.
         known = streams.known_stream(cursor, stream_id)
-        return known or streams.open_stream(cursor, stream_id, opening, self._reserved)
+        opened = known or streams.open_stream(cursor, stream_id, opening, self._reserved)
+        self._writer.remember(opened)
+        return opened
 
     def add_batch(self, stream_id: str, seq: int, tables: Tables, num_bytes: int) -> "Future[bool]":
         """Hand over a checked batch. The future gives, once it is on disk, whether it was held already.
@@ -125,7 +135,7 @@ class Store:
         """A stream that was opened. Raises NotFound."""
         stream = self._streams.get(stream_id)
         if stream is None:
-            raise NotFound(f"no stream {stream_id}: open it with PUT /v1/streams/{stream_id}")
+            raise streams.unknown(stream_id)
         return stream
 
     def desired_of(self, run_id: str) -> DesiredState:
@@ -233,24 +243,44 @@ class Store:
         self._writer.do(write)
         self._touch(run_id)
 
-    def delete_run(self, run_id: str, by: audit.By = audit.NOBODY) -> None:
-        """Remove a run and everything of it but its audit. Raises NotFound."""
+    def delete_run(
+        self,
+        run_id: str,
+        by: audit.By = audit.NOBODY,
+        reason: str = "deleted on request",
+        only_if: Callable[[duckdb.DuckDBPyConnection], bool] = lambda _: True,
+    ) -> None:
+        """Remove a run and everything of it but its audit; that it was there stays on record, with ``reason``.
 
-        def remove(cursor: duckdb.DuckDBPyConnection) -> int:
+        Args:
+            only_if: asked in the transaction that removes.
+
+        Raises:
+            NotFound: no such run, or not one that may be removed.
+        """
+
+        def remove(cursor: duckdb.DuckDBPyConnection) -> None:
             key = runs.key_of(cursor, run_id)
-            told = {"created": runs.created(cursor, key), "last_step": runs.last_step(cursor, key)}
+            if not only_if(cursor):
+                raise NotFound(f"the run {run_id!r} is not to be removed any more")
+            told = {"created": runs.created(cursor, key), "last_step": runs.last_step(cursor, key), "reason": reason}
+            removals.run_removed(cursor, key, run_id, reason)
             runs.delete(cursor, key)
             audit.append(cursor, by, "run_deleted", run_id, None, told)
-            self._writer.forget_baseline(key)
-            return key
+            with self._lock:
+                gone = {k: s for k, s in self._streams.items() if s.run == key}
+                self._streams = {k: s for k, s in self._streams.items() if k not in gone}
+                self._writer.forget(key, gone.values())
 
-        key = self._writer.do(remove)
+        self._writer.do(remove)
         with self._lock:
-            self._streams = {k: s for k, s in self._streams.items() if s.run != key}
             self._summaries.pop(run_id, None)
             self._desired.pop(run_id, None)
         self._thresholds.look_at(run_id)
         self._touch(run_id)
+
+    def _delete_old_run(self, run_id: str, reason: str, only_if: Callable[[duckdb.DuckDBPyConnection], bool]) -> None:
+        self.delete_run(run_id, audit.By(None, "retention", None), reason, only_if)
 
     def token_used(self, name: str, scopes: frozenset[str], by: audit.By) -> None:
         """Write down that a token is in use."""
@@ -303,6 +333,14 @@ class Store:
         """The public views with the type and meaning of every column."""
         with self._database.reading() as cursor:
             return views.described(cursor)
+
+    def check(self) -> Report:
+        """Read everything there is and hold the ledger against the rows; batches go on coming in."""
+        cursor = self._database.cursor()
+        try:
+            return check(cursor)
+        finally:
+            cursor.close()
 
     def write(self, action: Callable[[duckdb.DuckDBPyConnection], _Result]) -> _Result:
         """Run ``action`` in a transaction of its own on the writer's thread; for modules of this folder."""

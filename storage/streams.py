@@ -10,6 +10,7 @@ from pydantic_core import to_json
 
 from entrostat.storage import schema
 from entrostat.storage.errors import StorageError
+from entrostat.wire.errors import NotFound
 from entrostat.wire.messages import StreamOpen
 
 MAX_RUN_ID_CHARS = 128
@@ -62,6 +63,11 @@ def known_stream(cursor: duckdb.DuckDBPyConnection, stream_id: str) -> Stream | 
         "select stream, stream_id, run, run_id from raw.stream where stream_id = ?", [stream_id]
     ).fetchall()
     return Stream(*rows[0]) if rows else None
+
+
+def unknown(stream_id: str) -> NotFound:
+    """The error of a stream that was never opened here, or whose run was deleted."""
+    return NotFound(f"no stream {stream_id}: open it with PUT /v1/streams/{stream_id}")
 
 
 def open_stream(cursor: duckdb.DuckDBPyConnection, stream_id: str, opening: StreamOpen, reserved: Reserved) -> Stream:
@@ -187,8 +193,8 @@ def _next_key(cursor: duckdb.DuckDBPyConnection, table: str, beyond: int) -> int
 def _insert(cursor: duckdb.DuckDBPyConnection, table: schema.Table, values: dict[str, object]) -> None:
     if set(values) != set(table.column_names):
         raise StorageError(f"a row of raw.{table.name} needs {table.column_names}")
-    marks = ", ".join("?" for _ in table.columns)
-    cursor.execute(f"insert into raw.{table.name} values ({marks})", [values[name] for name in table.column_names])
+    names, marks = ", ".join(values), ", ".join("?" for _ in values)
+    cursor.execute(f"insert into raw.{table.name} ({names}) values ({marks})", list(values.values()))
 
 
 def _json(value: object) -> str:

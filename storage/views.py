@@ -9,7 +9,7 @@ from typing import Any
 
 import duckdb
 
-from entrostat.storage import derived, responses, schema, token_lists
+from entrostat.storage import derived, removals, responses, schema, token_lists
 from entrostat.storage.merged import CORE_METRIC, JOIN, MERGED_METRIC, STEP_RANKS, VALID
 from entrostat.wire.signals import SIGNALS
 from entrostat.wire.tables import SEQUENCE, TOKEN, meaning_of
@@ -243,6 +243,12 @@ VIEWS: tuple[View, ...] = (
         _RUN | _meanings(schema.DESIRED_STATE, "version", "document", "updated"),
         "select r.run_id as run, d.version, d.document, d.updated "
         "from raw.desired_state d join raw.run r on r.run = d.run",
+    ),
+    View(
+        "removal",
+        schema.REMOVAL.comment,
+        _RUN | _meanings(schema.REMOVAL, "what", "num_rows", "from_step", "to_step", "removed", "reason"),
+        removals.VIEW,
     ),
     View("rule", schema.RULE.comment, _meanings(schema.RULE), "select name, version, document, updated from raw.rule"),
     View(

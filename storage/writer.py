@@ -10,18 +10,19 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import duckdb
 
-from entrostat.storage import baseline, rows
+from entrostat.storage import baseline, rows, streams
 from entrostat.storage.database import Database
 from entrostat.storage.disk import Disk, disk_full
 from entrostat.storage.errors import Busy, DatabaseBroken, StorageError
 from entrostat.storage.rows import Batch
+from entrostat.storage.streams import Stream
 from entrostat.wire.errors import MalformedBatch
 from entrostat.wire.logs import event
 
@@ -58,6 +59,7 @@ class _Waiting:
 @dataclass(slots=True)
 class _Job:
     action: Callable[[duckdb.DuckDBPyConnection], Any]
+    in_transaction: bool = True
     future: "Future[Any]" = field(default_factory=Future)
 
 
@@ -89,6 +91,7 @@ class Writer:
         self._on_commit = on_commit
         self._disk = disk or Disk(":memory:", 0)
         self._thresholds = baseline.thresholds(self._cursor)
+        self._gone: set[Stream] = set()
         self._queue: deque[_Waiting | _Job] = deque()
         self._changed = threading.Condition()
         self._queue_bytes, self._is_closing = 0, False
@@ -147,13 +150,20 @@ class Writer:
 
     def do(self, action: Callable[[duckdb.DuckDBPyConnection], _Result]) -> _Result:
         """Run ``action`` in a transaction on the writer's thread, wait for its COMMIT, and return what it returned."""
-        job = _Job(action)
+        result: _Result = self._done(_Job(action))
+        return result
+
+    def hold_still(self, action: Callable[[duckdb.DuckDBPyConnection], _Result]) -> _Result:
+        """As ``do``, without a transaction: while ``action`` runs nothing is written, and batches wait in the queue."""
+        result: _Result = self._done(_Job(action, in_transaction=False))
+        return result
+
+    def _done(self, job: _Job) -> Any:
         with self._changed:
             self._refuse_if_closed()
             self._queue.append(job)
             self._changed.notify()
-        result: _Result = job.future.result()
-        return result
+        return job.future.result()
 
     def know_baseline(self, run: int, cursor: duckdb.DuckDBPyConnection) -> None:
         """A run was imported, with its baseline where it has one. Called from a job."""
@@ -161,9 +171,18 @@ class Writer:
         if threshold is not None:
             self._thresholds[run] = threshold
 
-    def forget_baseline(self, run: int) -> None:
-        """A run was deleted. Called from a job."""
+    def forget(self, run: int, streams: Iterable[Stream]) -> None:
+        """A run was deleted with its streams. Called from a job; batches of them that wait are refused."""
         self._thresholds.pop(run, None)
+        self._gone.update(streams)
+
+    def is_gone(self, stream: Stream) -> bool:
+        """Whether its run was deleted since it was opened."""
+        return stream in self._gone
+
+    def remember(self, stream: Stream) -> None:
+        """A stream was opened, perhaps under the keys of one that is gone. Called from a job."""
+        self._gone.discard(stream)
 
     def close(self, timeout_s: float | None = None) -> bool:
         """Write everything that was accepted, then stop; False where that took longer than ``timeout_s``."""
@@ -223,9 +242,11 @@ class Writer:
 
     def _run_job(self, job: _Job) -> None:
         try:
-            self._cursor.execute("begin")
+            if job.in_transaction:
+                self._cursor.execute("begin")
             result = job.action(self._cursor)
-            self._cursor.execute("commit")
+            if job.in_transaction:
+                self._cursor.execute("commit")
         except BaseException as error:  # noqa: BLE001 it belongs to who waits for the job
             self._roll_back(error)
             job.future.set_exception(disk_full(error) or error)
@@ -234,6 +255,9 @@ class Writer:
             job.future.set_result(result)
 
     def _commit_all(self, taken: Sequence[_Waiting]) -> None:
+        taken = self._still_known(taken)
+        if not taken:
+            return
         try:
             commit, duplicates = self._committed([w.batch for w in taken])
         except BaseException as error:  # noqa: BLE001 a batch must not be able to end the thread
@@ -251,6 +275,14 @@ class Writer:
         self._on_commit(commit)
         for waiting, is_duplicate in zip(taken, duplicates, strict=True):
             waiting.future.set_result(is_duplicate)
+
+    def _still_known(self, taken: Sequence[_Waiting]) -> Sequence[_Waiting]:
+        """Without the batches whose run was deleted while they waited: their keys may be another run's by now."""
+        gone = [w for w in taken if w.batch.stream in self._gone]
+        self._let_go(gone)
+        for waiting in gone:
+            waiting.future.set_exception(streams.unknown(waiting.batch.stream.stream_id))
+        return [w for w in taken if w.batch.stream not in self._gone] if gone else taken
 
     def _let_go(self, taken: Sequence[_Waiting]) -> None:
         with self._changed:

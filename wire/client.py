@@ -3,10 +3,8 @@
 import ipaddress
 import json
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Self, TypeVar
 from urllib.parse import quote
@@ -19,7 +17,7 @@ from entrostat.wire.codec import CONTENT_TYPE
 from entrostat.wire.errors import Refused, ServerDown, SpoolBusy, SpoolError
 from entrostat.wire.messages import Ack, DesiredState, StreamOpen, StreamOpened
 from entrostat.wire.recovery import Restore
-from entrostat.wire.retry import Backoff, Verdict, verdict_on
+from entrostat.wire.retry import Backoff, Verdict, retry_after_s, verdict_on
 from entrostat.wire.spool import PendingStream, SpoolStream, pending_streams, sweep
 
 _Answer = TypeVar("_Answer", bound=BaseModel)
@@ -85,6 +83,17 @@ class Client:
     def get(self, path: str, **params: Any) -> Any:
         """The JSON document at ``path``; a parameter that is None is left out, a list is repeated."""
         return self._document(self._request("GET", path, params=params))
+
+    def pieces(self, path: str) -> Iterator[bytes]:
+        """The bytes at ``path``, piece by piece."""
+        try:
+            with self._http.stream("GET", path) as response:
+                if not response.is_success:
+                    response.read()
+                    raise refusal(response)
+                yield from response.iter_bytes()
+        except httpx.HTTPError as error:
+            raise ServerDown(self.url, str(error) or type(error).__name__) from error
 
     def send(self, method: str, path: str, document: Any = None) -> Any:
         """PATCH, POST, PUT or DELETE with a JSON document; the answer's document, None where it has none."""
@@ -276,21 +285,7 @@ def refusal(response: httpx.Response) -> Refused:
     except (ValueError, KeyError, TypeError, AttributeError):  # a proxy's page, say
         code, message, place = f"http_{response.status_code}", response.text[:200], ""
     message = f"{message} ({place})" if place and place not in message else message
-    return Refused(response.status_code, code, message, _retry_after_s(response.headers.get("Retry-After")))
-
-
-def _retry_after_s(value: str | None) -> float | None:
-    if value is None:
-        return None
-    try:
-        return max(0.0, float(value)) if value.strip()[:1].isdigit() else _seconds_until(value)
-    except (ValueError, TypeError):
-        return None
-
-
-def _seconds_until(date: str) -> float:
-    moment = parsedate_to_datetime(date)
-    return max(0.0, (moment.replace(tzinfo=moment.tzinfo or UTC) - datetime.now(UTC)).total_seconds())
+    return Refused(response.status_code, code, message, retry_after_s(response.headers.get("Retry-After")))
 
 
 @dataclass(frozen=True, slots=True)

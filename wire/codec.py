@@ -14,7 +14,7 @@ from entrostat.wire import strict_json
 from entrostat.wire.column_values import check_values
 from entrostat.wire.errors import MalformedBatch, TooLarge, UnknownVersion
 from entrostat.wire.mergeable import STATE_LENGTH
-from entrostat.wire.tables import PROTOCOL, TABLES
+from entrostat.wire.tables import PROTOCOL, TABLES, since
 
 Tables = dict[str, pa.Table]
 
@@ -95,9 +95,9 @@ def _next_table(reader: pa.BufferReader) -> tuple[str, pa.Table]:
     _refuse_compressed_buffers(reader)
     reader.seek(start)
     stream = pa.ipc.open_stream(reader)
-    name = _checked_name(stream.schema)
-    _check_schema(name, stream.schema)  # before any row is read: no type but ours is ever unpacked
-    return name, check_table(name, stream.read_all())
+    name, protocol = _name_and_protocol(stream.schema)
+    _check_schema(name, stream.schema, protocol)  # before any row is read: no type but ours is ever unpacked
+    return name, check_table(name, _with_newer_columns(name, stream.read_all()))
 
 
 def _refuse_compressed_buffers(reader: pa.BufferReader) -> None:
@@ -143,7 +143,7 @@ def _decompress(body: bytes, max_bytes: int) -> pa.Buffer:
     return raw
 
 
-def _checked_name(schema: pa.Schema) -> str:
+def _name_and_protocol(schema: pa.Schema) -> tuple[str, int]:
     metadata = schema.metadata or {}
     name: str = metadata.get(b"table", b"").decode(errors="replace")
     version: str = metadata.get(b"protocol", b"").decode(errors="replace")
@@ -155,16 +155,26 @@ def _checked_name(schema: pa.Schema) -> str:
         )
     if name not in TABLES:
         raise MalformedBatch(f"unknown table {name!r}: the tables are {sorted(TABLES)}")
-    return name
+    return name, int(version)
 
 
-def _check_schema(name: str, found: pa.Schema) -> None:
+def _with_newer_columns(name: str, table: pa.Table) -> pa.Table:
+    """``table`` with the columns that a producer of an older protocol does not know yet, all null."""
+    for field in TABLES[name]:
+        if field.name not in table.schema.names:
+            table = table.append_column(field, pa.nulls(table.num_rows, field.type))
+    return table
+
+
+def _check_schema(name: str, found: pa.Schema, protocol: int = PROTOCOL) -> None:
     schema = TABLES[name]
     for column in found.names:
         if column not in schema.names:
             raise MalformedBatch(f"unknown column: the columns are {schema.names}", name, column)
     for field in schema:
         times = found.names.count(field.name)
+        if times == 0 and since(field) > protocol:
+            continue
         if times != 1:
             reason = "the column is missing" if times == 0 else f"the column is there {times} times"
             raise MalformedBatch(reason, name, field.name)

@@ -1,6 +1,8 @@
 """What to do when a delivery fails, and how long to wait: the same for the sender and for ``entrostat push``."""
 
 import random
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from enum import Enum
 
 from entrostat.wire.errors import Refused, ServerDown
@@ -31,6 +33,21 @@ def verdict_on(error: Refused | ServerDown) -> Verdict:
         426: Verdict.STOP,
     }
     return by_status.get(error.status, Verdict.RETRY)
+
+
+def retry_after_s(header: str | None) -> float | None:
+    """Seconds that a ``Retry-After`` header asks for, as a number or a date; None where it says nothing."""
+    if header is None:
+        return None
+    try:
+        return max(0.0, float(header)) if header.strip()[:1].isdigit() else _seconds_until(header)
+    except (ValueError, TypeError):
+        return None
+
+
+def _seconds_until(date: str) -> float:
+    moment = parsedate_to_datetime(date)
+    return max(0.0, (moment.replace(tzinfo=moment.tzinfo or UTC) - datetime.now(UTC)).total_seconds())
 
 
 class Backoff:

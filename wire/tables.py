@@ -5,16 +5,17 @@ import pyarrow as pa
 from entrostat.wire.bins import MAX_BIN
 from entrostat.wire.declared.entropy import NUM_POSITIONS
 
-PROTOCOL = 1
-"""Version of everything that crosses the wire. A newer batch is refused by an older server, with both versions."""
+PROTOCOL = 2
+"""Version of everything that crosses the wire. A newer batch is refused by an older server, with both versions; an
+older batch is read, and the nullable columns that came after it are null."""
 
 MAX_STEP = 2**31 - 1
 END_OF_TIME_US = 253_402_300_799_999_999
 """The last microsecond of the year 9999, since 1970: Python reads nothing later."""
 
 
-def _column(name: str, kind: pa.DataType, meaning: str, nullable: bool = False) -> pa.Field:
-    return pa.field(name, kind, nullable=nullable, metadata={"meaning": meaning})
+def _column(name: str, kind: pa.DataType, meaning: str, nullable: bool = False, since: int = 1) -> pa.Field:
+    return pa.field(name, kind, nullable=nullable, metadata={"meaning": meaning, "since": str(since)})
 
 
 _STEP = _column("step", pa.int32(), "Optimizer step the row belongs to, as the trainer counts.")
@@ -100,6 +101,13 @@ TOKEN = pa.schema(
         _column("text", pa.string(), "Its text, where the run keeps texts (off by default).", True),
         _column("reason", pa.string(), "Why the row was kept: all, uniform, scope, cov or entropy."),
         _column("prob", pa.float32(), "Probability with which it was kept: weight a row by 1 / prob."),
+        _column(
+            "rollout_logp",
+            pa.float32(),
+            "Its log-prob under the engine that sampled it, in nats; null where that reported none.",
+            True,
+            since=2,
+        ),
     ]
 )
 EVENT = pa.schema(
@@ -145,6 +153,11 @@ MAX_TEXT_CHARS = 2**20
 def meaning_of(field: pa.Field) -> str:
     """The one-sentence meaning kept beside a column."""
     return str((field.metadata or {})[b"meaning"].decode())
+
+
+def since(field: pa.Field) -> int:
+    """The first protocol that has the column."""
+    return int((field.metadata or {})[b"since"])
 
 
 def empty(name: str) -> pa.Table:

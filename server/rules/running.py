@@ -9,24 +9,24 @@ from fastapi import FastAPI
 
 
 class Worker(Protocol):
-    """Something with a thread."""
+    """Something with a thread of its own."""
 
     def start(self) -> None:
-        """Start the thread."""
+        """Begin."""
 
     def close(self) -> None:
-        """End it."""
+        """End; returns when the thread has."""
 
 
 def running(*workers: Worker) -> Callable[[FastAPI], contextlib.AbstractAsyncContextManager[None]]:
-    """A lifespan for ``FastAPI``: ``workers`` are at work while the application serves."""
+    """A lifespan for ``FastAPI``: the workers work while the application serves."""
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         for worker in workers:
             worker.start()
         yield
-        for worker in workers:
+        for worker in reversed(workers):
             await asyncio.to_thread(worker.close)
 
     return lifespan

@@ -61,6 +61,16 @@ def test_token_rows_recompute_the_steps_mean_entropy_and_covariance(tables):
     assert token.top_logps.str[0].max() <= 0
 
 
+def test_tokens_carry_the_rollouts_log_prob_as_it_was_given_and_none_where_it_is_unknown(tables):
+    rows, step = tables
+    token = rows["token"]
+
+    assert 0 < token["rollout_logp"].null_count < token.num_rows
+    for seq, pos, found in zip(*(token[name].to_pylist() for name in ("seq", "pos", "rollout_logp")), strict=True):
+        given = step[seq]["rollout"][pos]
+        assert found == (None if np.isnan(given) else np.float32(given)), (seq, pos)
+
+
 def test_sequence_rows_carry_what_each_response_was(tables):
     rows, step = tables
     sequence = rows["sequence"].to_pandas()

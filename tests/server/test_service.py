@@ -8,6 +8,7 @@ from entrostat.server.run_metrics import MAX_RUNS
 from entrostat.server.settings import Settings, sentence_of
 from entrostat.storage.store import Store
 from entrostat.wire.messages import ErrorBody
+from entrostat.wire.tables import PROTOCOL
 
 
 def metrics(server):
@@ -20,7 +21,7 @@ def test_health_says_what_is_running(server):
 
     assert body.pop("uptime_s") > 0
     assert body | {"version": ""} == {
-        "status": "ok", "version": "", "protocol": 1, "tokens_needed": False, "queue_bytes": 0, "restarts": 0,
+        "status": "ok", "version": "", "protocol": PROTOCOL, "tokens_needed": False, "queue_bytes": 0, "restarts": 0,
         "last_restart": None, "problem": None,
     }  # fmt: skip
 

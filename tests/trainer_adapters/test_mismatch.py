@@ -124,12 +124,29 @@ def test_trls_sampling_log_probs_are_held_against_the_trainers_at_the_rollout(tm
     assert 0 < wanted["rollout_ratio_out_share"] < 1
 
 
+def test_in_trl_each_kept_token_has_what_its_engine_said(tmp_path):
+    engine = Engine()
+    trainer = tiny_trl.trainer(tmp_path / "out", rollout_func=engine, max_steps=1)
+    entrostat.attach(trainer, url=NO_SERVER, directory=tmp_path / "spool", tokens="all")
+    trainer.train()
+
+    rows = spooled(tmp_path / "spool")[0]["token"]
+    said = {np.float32(value): own for own, value in engine.pairs if value is not None}
+    known = rows.dropna(subset="rollout_logp")
+    assert sorted(known.rollout_logp) == sorted(said)
+    assert known.logp.tolist() == pytest.approx([said[np.float32(x)] for x in known.rollout_logp], abs=1e-5)
+    assert len(rows) - len(known) == sum(value is None for _, value in engine.pairs) > 0
+
+
 def test_in_trl_without_an_engine_they_are_absent(tmp_path):
     trainer = tiny_trl.trainer(tmp_path / "out", max_steps=1)
     entrostat.attach(trainer, url=NO_SERVER, directory=tmp_path / "spool")
     trainer.train()
 
-    assert not NAMES & set(values_of(spooled(tmp_path / "spool")[0]["step_metric"], 1))
+    tables = spooled(tmp_path / "spool")[0]
+    assert not NAMES & set(values_of(tables["step_metric"], 1))
+    assert len(tables["token"])
+    assert tables["token"].rollout_logp.isna().all()
 
 
 def test_the_family_can_be_switched_off(tmp_path):

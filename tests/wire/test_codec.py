@@ -118,6 +118,21 @@ def test_a_newer_protocol_is_refused_with_both_versions():
         decode(body_of(metrics(), protocol=str(PROTOCOL + 1)))
 
 
+def test_a_column_that_came_later_is_null_in_an_older_batch_and_no_other_may_be_missing():
+    row = {f.name: sample_value(f.type) for f in TABLES["token"]} | {"reason": "all"}
+    whole = pa.Table.from_pylist([row, row], schema=TABLES["token"])
+    older = whole.drop_columns(["rollout_logp"])
+
+    (decoded,) = decode(body_of(older, "token", protocol="1")).values()
+    assert decoded.schema.names == TABLES["token"].names
+    assert decoded["rollout_logp"].to_pylist() == [None, None]
+    assert decoded.drop_columns(["rollout_logp"]).to_pylist() == older.to_pylist()
+    with pytest.raises(MalformedBatch, match=r"rollout_logp.*missing"):
+        decode(body_of(older, "token"))
+    with pytest.raises(MalformedBatch, match=r"cov.*missing"):
+        decode(body_of(older.drop_columns(["cov"]), "token", protocol="1"))
+
+
 @pytest.mark.parametrize("protocol", ["", "one", "-1", "0", "²", "9" * 5000])
 def test_a_protocol_that_is_no_number_is_refused(protocol):
     with pytest.raises(MalformedBatch, match="protocol"):
