@@ -39,8 +39,6 @@ SLOW_STEPS = 20
 """Steps of a tool whose step with tokens takes tenths of a second."""
 CONTROL_STEPS = 20
 """Steps of the run that ends properly: what a tool's reader finds there shows that it can read."""
-SETTLE_S = 2.0
-"""After SIGKILL: a tracker's helper process, which nobody killed, may be writing still."""
 
 
 # --- one tool in a process of its own -------------------------------------------------------------------------------
@@ -60,7 +58,7 @@ def run_tool(tool: Tool, work: str, steps: int, pace_s: float, folder: Path, tol
                 os.kill(os.getpid(), signal.SIGKILL)
             due = max(due + pace_s, time.perf_counter())
             time.sleep(max(0.0, due - time.perf_counter()))
-    told.write_text(json.dumps(took))
+        told.write_text(json.dumps(took))  # before the end, which is the tool's own and may not come
 
 
 class Failed(Exception):
@@ -85,7 +83,7 @@ class Runner:
             for tool in TOOLS.values()
             if work in tool.works
             and (not tool.package or tool.package in self.environments)
-            and (not self.given.only or self.given.only in tool.name)
+            and (not self.given.only or any(part in tool.name for part in self.given.only))
         ]
 
     def took(self, tool: Tool, work: str) -> list[float]:
@@ -99,7 +97,7 @@ class Runner:
         """How many steps its reader finds after one run, or why it finds nothing."""
         try:
             with self._process(tool, work, "--steps", str(steps), *more) as (folder, _):
-                time.sleep(SETTLE_S if more else 0.0)
+                time.sleep(self.given.settle_s if more else 0.0)
                 with self._process(tool, work, "--count", folder=folder) as (_, told):
                     return told
         except Failed as error:
@@ -132,8 +130,10 @@ class Runner:
             try:
                 said = output.read_text(errors="replace").strip().splitlines()
                 if code is None:
+                    print(f"{tool.name}, {work}: not ended after {self.given.limit_s:g} s", flush=True)
+                if code is None and not told.exists():
                     raise Failed(f"not done after {self.given.limit_s:g} s")
-                if code not in (0, -signal.SIGKILL):
+                if code not in (None, 0, -signal.SIGKILL):
                     raise Failed(said[-1] if said else f"exit {code}")
                 for line in said:
                     if line.startswith("lost steps"):
@@ -157,6 +157,8 @@ def costs(runner: Runner, work: str) -> None:
             if tool.name not in failed:
                 try:
                     took[tool.name].append(runner.took(tool, work))
+                    median = statistics.median(took[tool.name][-1])
+                    print(f"{work}, round {number + 1}, {tool.name}: {median:.3f} ms", file=sys.stderr, flush=True)
                 except Failed as error:
                     failed[tool.name] = str(error)
     keeps = " keeps |" if work == "tokens" else ""
@@ -259,8 +261,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=250)
     parser.add_argument("--pace-ms", type=float, default=50.0)
     parser.add_argument("--limit-s", type=float, default=180.0, help="one run of a tool is given up after this")
+    settle = "after SIGKILL a tracker's helper process, which nobody killed, has this long to write on"
+    parser.add_argument("--settle-s", type=float, default=2.0, help=settle)
     parser.add_argument("--work", choices=("scalars", "tokens"), help="one of the two; else both")
-    parser.add_argument("--only", help="tools whose name has this in it")
+    parser.add_argument("--only", nargs="+", help="tools whose name has this in it")
     parser.add_argument("--tool", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--told", type=Path, help=argparse.SUPPRESS)
