@@ -6,6 +6,9 @@ set -euo pipefail
 cd "$(dirname "$0")"
 kept=$(realpath -m "${OLDPWD}/${1:-.venv/prometheus}")
 
+as_root=""
+[ "$(id -u)" = 0 ] || as_root="sudo -n"
+
 tool() {  # name, Debian's package
   command -v "$1" 2>/dev/null && return
   [ -x "$kept/usr/bin/$1" ] && echo "$kept/usr/bin/$1" && return
@@ -13,7 +16,7 @@ tool() {  # name, Debian's package
   mkdir -p "$kept/download"
   (
     cd "$kept/download"
-    apt-get download -qq "$2" >/dev/null 2>&1 || { apt-get update -qq && apt-get download -qq "$2"; } >/dev/null 2>&1
+    apt-get download -qq "$2" >/dev/null 2>&1 || { $as_root apt-get update -qq && apt-get download -qq "$2"; } >/dev/null 2>&1
     dpkg-deb --extract "$2"_*.deb "$kept"
   ) || return 1
   echo "$kept/usr/bin/$1"

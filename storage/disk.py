@@ -58,9 +58,10 @@ class Disk:
         free = self.free_bytes
         if free is None or free - coming_bytes >= self.min_free_bytes:
             return None
+        beside = f" beside the {coming_bytes / 2**20:.1f} that come" if coming_bytes else ""
         return (
             f"{free / 2**20:.1f} MiB are free on the server's disk, {self.min_free_bytes / 2**20:g} must stay so "
-            f"(min_free_mb) beside the {coming_bytes / 2**20:.1f} that come: make room; batches are taken again then"
+            f"(min_free_mb){beside}: make room; batches are taken again then"
         )
 
     @property

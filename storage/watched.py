@@ -6,7 +6,7 @@ from datetime import datetime
 
 import duckdb
 
-LOST = {"queue_full", "spool_full"}
+LOST = ("queue_full", "spool_full")
 """Why a probe drops something (``wire/notices.py``); another word is shown as ``other``: a label needs a bound."""
 
 _DROPPED = """

@@ -1,5 +1,7 @@
 """Health, metrics, the OpenAPI document, one shape for every error."""
 
+import time
+
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -24,6 +26,12 @@ def test_health_says_what_is_running(server):
         "status": "ok", "version": "", "protocol": PROTOCOL, "tokens_needed": False, "queue_bytes": 0, "restarts": 0,
         "last_restart": None, "problem": None,
     }  # fmt: skip
+
+
+def test_a_server_that_could_take_a_batch_is_ready(server):
+    answer = server.http.get("/v1/ready")
+
+    assert (answer.status_code, answer.json()) == (200, {"ready": True, "reason": None, "message": None})
 
 
 def test_metrics_count_and_show_the_live_runs(server):
@@ -52,6 +60,20 @@ def test_a_run_that_ended_takes_its_series_with_it(server):
     assert 'run="over"' not in metrics(server)[1]
 
 
+def test_what_probes_lost_and_when_a_run_was_heard_are_for_prometheus(server):
+    stream = server.open("lossy")
+    detail = '{"reason": "queue_full", "items": 2, "steps": 2, "token_rows": 30, "bytes": 9}'
+    dropped = {"time": "2026-01-01T00:00:00", "kind": "dropped", "message": "Dropped.", "detail": detail}
+    server.post(stream, 0, {"event": [dropped, dropped, dropped | {"kind": "warning"}]})
+
+    heard, text = metrics(server)
+    assert 'entrostat_run_dropped_steps_total{reason="queue_full",run="lossy"} 4.0' in text
+    assert 'entrostat_run_dropped_token_rows_total{reason="queue_full",run="lossy"} 60.0' in text
+    assert 'entrostat_run_dropped_steps_total{reason="spool_full",run="lossy"} 0.0' in text
+    assert 'entrostat_run_warnings_total{run="lossy"} 1.0' in text
+    assert heard["entrostat_run_last_batch_timestamp_seconds"].value == pytest.approx(time.time(), abs=600)
+
+
 def test_series_for_prometheus_are_bounded(server):
     for k in range(MAX_RUNS + 3):
         server.open(f"run{k}", k + 1, session=k + 1)
@@ -66,7 +88,8 @@ def test_the_openapi_document_describes_every_endpoint():
         document = build_app(Settings(data="/nonexistent"), store).openapi()
 
     paths = document["paths"]
-    assert {"/v1/streams/{stream_id}/batches/{seq}", "/v1/sql", "/v1/series", "/healthz", "/metrics"} <= set(paths)
+    assert {"/v1/streams/{stream_id}/batches/{seq}", "/v1/sql", "/v1/series", "/healthz", "/v1/ready"} <= set(paths)
+    assert "/metrics" in paths
     for path, methods in paths.items():
         for method, operation in methods.items():
             assert operation["summary"], (method, path)

@@ -2,6 +2,8 @@
 
 import ctypes
 import os
+import resource
+import signal
 import stat
 
 import duckdb
@@ -78,6 +80,28 @@ def test_a_file_that_is_no_database(own_server, tmp_path):
     (tmp_path / "data" / "entrostat.duckdb").write_bytes(b"no database" * 1000)
 
     assert "cannot open" in refusal(own_server())
+
+
+def without_room():
+    """A file beyond 4 KiB cannot be written, as on a disk that is full."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+
+
+def test_a_disk_without_room_at_the_start(own_server, tmp_path):
+    server = own_server().start()
+    stream = server.open()
+    assert server.post(stream, 0, {"step_metric": [{"step": 1, "name": "n", "value": 1}]}).status_code == 200
+    server.kill()
+    server.log_path.write_text("")
+    server.before = without_room
+    said = refusal(server)
+    server.before = None
+    server.start()
+
+    assert "cannot" in said
+    assert "File too large" in said
+    assert server.ask("select count(*) from batch") == [[1]]
 
 
 def test_a_database_that_another_server_holds(server, own_server):
