@@ -128,6 +128,7 @@ def test_the_baseline_holds_for_what_comes_after_the_import(tar, target):
 
     statement = "select value from step_metric where run = 'full' and name = 'forking_rate' and step = 50"
     assert target.query(statement, 1).table.num_rows == 1
+    assert target.query("select * from baseline where run = 'full'", 9).table.num_rows == 1  # not fixed once more
 
 
 @pytest.fixture
