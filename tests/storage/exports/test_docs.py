@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from support import full_run
+from support import exported_run
 from support.exports import tar_of, unpacked
 
 from entrostat.storage.exports.layout import TABLES, file_name
@@ -19,7 +19,7 @@ def said(tmp_path_factory):
     """What each example leaves behind, and the store it is about."""
     folder = tmp_path_factory.mktemp("docs")
     with Store("duckdb::memory:") as store:
-        full_run.fill(store, run="my-run")
+        exported_run.fill(store, run="my-run")
         unpacked(tar_of(store, "my-run"), folder / "my-run")
         with pytest.MonkeyPatch.context() as patch:
             patch.chdir(folder)
