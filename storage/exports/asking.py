@@ -16,6 +16,7 @@ from entrostat.storage.exports.checks import check
 from entrostat.storage.exports.exporting import check_room
 from entrostat.storage.exports.importing import (
     Taken,
+    check_named,
     is_named,
     refuse_held_streams,
     take_named,
@@ -99,6 +100,7 @@ class ExportedRuns:
         for table in filter(is_named, TABLES.values()):
             if table.name in entries:
                 take_named(table, _rows(folder, entries, table), manifest.run_id, taken, self._reserve)
+        check_named(taken)
         refuse_held_streams(self._connection, taken.stream_ids)
         run_id = streams.free_run_id(self._connection, manifest.run_id)
         if run_id != manifest.run_id:

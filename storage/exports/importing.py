@@ -72,8 +72,7 @@ def insert(
                     write(cursor, table, with_new_keys(table, piece, taken))
             entry = received.entry(table.name)
             taken.num_rows[table.name] = entry.rows if entry else 0
-    if not {schema.RUN.name, schema.STREAM.name} <= set(taken.named):
-        raise MalformedExport("has no run")
+    check_named(taken)
 
 
 def finish(cursor: duckdb.DuckDBPyConnection, seen: duckdb.DuckDBPyConnection, taken: Taken, name: str | None) -> str:
@@ -98,6 +97,12 @@ def finish(cursor: duckdb.DuckDBPyConnection, seen: duckdb.DuckDBPyConnection, t
     write_named(cursor, taken, run_id)
     cursor.execute("commit")
     return run_id
+
+
+def check_named(taken: Taken) -> None:
+    """Raise MalformedExport where there is no run, or nobody who sent it."""
+    if not {schema.RUN.name, schema.STREAM.name} <= set(taken.named):
+        raise MalformedExport("has no run")
 
 
 def write_named(cursor: duckdb.DuckDBPyConnection, taken: Taken, run_id: str) -> None:
