@@ -16,9 +16,10 @@ from entrostat.storage.exports.checks import check
 from entrostat.storage.exports.exporting import check_room
 from entrostat.storage.exports.importing import (
     Taken,
+    check_named,
+    is_named,
     refuse_held_streams,
-    run_row,
-    stream_rows,
+    take_named,
     with_new_keys,
     write,
     write_named,
@@ -101,9 +102,10 @@ class ExportedRuns:
         entries, taken = known_entries(manifest), Taken()
         for entry in entries.values():
             _check_file(folder, entry, is_older)
-        taken.run_row = run_row(schema.RUN, _rows(folder, entries, schema.RUN), manifest.run_id)
-        streams_there = _rows(folder, entries, schema.STREAM)
-        taken.stream_rows = stream_rows(schema.STREAM, streams_there, taken, self._reserve)
+        for table in filter(is_named, TABLES.values()):
+            if table.name in entries:
+                take_named(table, _rows(folder, entries, table), manifest.run_id, taken, self._reserve)
+        check_named(taken)
         refuse_held_streams(self._connection, taken.stream_ids)
         run_id = streams.free_run_id(self._connection, manifest.run_id)
         if run_id != manifest.run_id:
@@ -113,7 +115,7 @@ class ExportedRuns:
             if name in ROW_TABLES:
                 if name in entries:
                     self._parts[name].append(_select(table, folder / entries[name].name, taken))
-            elif table not in (schema.RUN, schema.STREAM) and name in entries:
+            elif not is_named(table) and name in entries:
                 for rows in _rows(folder, entries, table):
                     check(table, rows)
                     write(self._connection, table, with_new_keys(table, rows, taken))

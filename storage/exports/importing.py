@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from entrostat.storage import schema, streams
 from entrostat.storage.exports.checks import check
-from entrostat.storage.exports.layout import file_name
+from entrostat.storage.exports.layout import TABLES, arrow_schema, file_name
 from entrostat.storage.exports.reading import Received
 from entrostat.storage.schema import SERVER_STREAM
 from entrostat.wire.errors import Conflict, MalformedExport
@@ -27,13 +27,13 @@ class Taken:
     Args:
         run: the new surrogate key of the run.
         streams: surrogate key in the export -> (the new one, the stream's own name).
+        named: table -> its rows, of the tables that say the run's name; small, and written last, when it is known.
         num_rows: by table.
     """
 
     run: int = 0
     streams: dict[int, tuple[int, str]] = field(default_factory=dict)
-    run_row: pa.Table | None = None
-    stream_rows: pa.Table | None = None
+    named: dict[str, pa.Table] = field(default_factory=dict)
     num_rows: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -49,7 +49,7 @@ Reserve = Callable[[int], tuple[int, int]]
 def insert(
     cursor: duckdb.DuckDBPyConnection, received: Received, taken: Taken, reserve: Reserve, go_on: Callable[[], None]
 ) -> None:
-    """Write all rows but those of ``run`` and ``stream``, in the transaction of ``cursor``.
+    """Write all rows but those of ``Taken.named``, in the transaction of ``cursor``.
 
     Args:
         taken: told of what goes in.
@@ -62,10 +62,8 @@ def insert(
     """
     with received.rows() as tables:
         for table, pieces in tables:
-            if table is schema.RUN:
-                taken.run_row = run_row(table, pieces, received.manifest.run_id)
-            elif table is schema.STREAM:
-                taken.stream_rows = stream_rows(table, pieces, taken, reserve)
+            if is_named(table):
+                take_named(table, pieces, received.manifest.run_id, taken, reserve)
                 refuse_held_streams(cursor, taken.stream_ids)
             else:
                 for piece in pieces:
@@ -74,8 +72,7 @@ def insert(
                     write(cursor, table, with_new_keys(table, piece, taken))
             entry = received.entry(table.name)
             taken.num_rows[table.name] = entry.rows if entry else 0
-    if taken.run_row is None or taken.stream_rows is None:
-        raise MalformedExport("has no run")
+    check_named(taken)
 
 
 def finish(cursor: duckdb.DuckDBPyConnection, seen: duckdb.DuckDBPyConnection, taken: Taken, name: str | None) -> str:
@@ -92,9 +89,8 @@ def finish(cursor: duckdb.DuckDBPyConnection, seen: duckdb.DuckDBPyConnection, t
     Raises:
         Conflict: a stream of it is held already, or the name that was asked for.
     """
-    assert taken.run_row is not None
     refuse_held_streams(seen, taken.stream_ids)
-    own = taken.run_row["run_id"][0].as_py()
+    own = taken.named[schema.RUN.name]["run_id"][0].as_py()
     run_id = streams.free_run_id(seen, name or own)
     if name is not None and run_id != name:
         raise Conflict(f"there is a run {name!r} already: give another name with --as")
@@ -103,13 +99,17 @@ def finish(cursor: duckdb.DuckDBPyConnection, seen: duckdb.DuckDBPyConnection, t
     return run_id
 
 
+def check_named(taken: Taken) -> None:
+    """Raise MalformedExport where there is no run, or nobody who sent it."""
+    if not {schema.RUN.name, schema.STREAM.name} <= set(taken.named):
+        raise MalformedExport("has no run")
+
+
 def write_named(cursor: duckdb.DuckDBPyConnection, taken: Taken, run_id: str) -> None:
-    """Write the rows of the run and of its streams, under the run's name here."""
-    assert taken.run_row is not None
-    assert taken.stream_rows is not None
-    for table, rows in ((schema.RUN, taken.run_row), (schema.STREAM, taken.stream_rows)):
+    """Write the rows that say the run's name, under its name here."""
+    for name, rows in taken.named.items():
         named = _with(rows, "run_id", pa.array([run_id] * rows.num_rows, pa.string()))
-        write(cursor, table, with_new_keys(table, named, taken))
+        write(cursor, TABLES[name], with_new_keys(TABLES[name], named, taken))
 
 
 def refuse_held_streams(cursor: duckdb.DuckDBPyConnection, stream_ids: list[str]) -> None:
@@ -126,7 +126,23 @@ def refuse_held_streams(cursor: duckdb.DuckDBPyConnection, stream_ids: list[str]
         )
 
 
-def run_row(table: schema.Table, pieces: Iterator[pa.Table], run_id: str) -> pa.Table:
+def is_named(table: schema.Table) -> bool:
+    """Whether its rows say the run's name."""
+    return "run_id" in table.column_names
+
+
+def take_named(table: schema.Table, pieces: Iterator[pa.Table], run_id: str, taken: Taken, reserve: Reserve) -> None:
+    """Keep the rows of a table that says the run's name, ``run_id`` in the export. Raises MalformedExport."""
+    if table is schema.RUN:
+        rows = _run_row(table, pieces, run_id)
+    elif table is schema.STREAM:
+        rows = _stream_rows(table, pieces, taken, reserve)
+    else:
+        rows = _small(table, pieces)
+    taken.named[table.name] = rows
+
+
+def _run_row(table: schema.Table, pieces: Iterator[pa.Table], run_id: str) -> pa.Table:
     """The one row of ``run``. Raises MalformedExport."""
     rows = _small(table, pieces)
     if rows.num_rows != 1 or rows["run_id"][0].as_py() != run_id:
@@ -134,10 +150,12 @@ def run_row(table: schema.Table, pieces: Iterator[pa.Table], run_id: str) -> pa.
     return rows
 
 
-def stream_rows(table: schema.Table, pieces: Iterator[pa.Table], taken: Taken, reserve: Reserve) -> pa.Table:
+def _stream_rows(table: schema.Table, pieces: Iterator[pa.Table], taken: Taken, reserve: Reserve) -> pa.Table:
     """The rows of ``stream``; ``taken`` learns the new keys. Raises MalformedExport."""
     rows = _small(table, pieces)
     keys, stream_ids = rows["stream"].to_pylist(), rows["stream_id"].to_pylist()
+    if not keys:
+        raise MalformedExport("has no rows", file_name(table))
     if len(set(keys)) != len(keys) or len(set(stream_ids)) != len(keys) or SERVER_STREAM in keys:
         raise MalformedExport("has a stream twice", file_name(table))
     taken.run, first = reserve(len(keys))
@@ -150,9 +168,7 @@ def _small(table: schema.Table, pieces: Iterator[pa.Table]) -> pa.Table:
     for piece in pieces:
         check(table, piece)
         found.append(piece)
-    if not found:
-        raise MalformedExport("has no rows", file_name(table))
-    return pa.concat_tables(found)
+    return pa.concat_tables(found) if found else arrow_schema(table).empty_table()
 
 
 def with_new_keys(table: schema.Table, rows: pa.Table, taken: Taken) -> pa.Table:
@@ -161,8 +177,10 @@ def with_new_keys(table: schema.Table, rows: pa.Table, taken: Taken) -> pa.Table
     if "stream" not in rows.column_names:
         return rows
     known = [*taken.streams, SERVER_STREAM]
-    places = pc.index_in(rows["stream"], pa.array(known, pa.int32()))
-    if places.null_count or (table is not schema.ROW_TABLES["event"] and _has(places, len(known) - 1)):
+    places = pc.index_in(rows["stream"], pa.array(known, pa.int32()))  # null where the row is of no stream
+    if places.null_count > rows["stream"].null_count or (
+        table is not schema.ROW_TABLES["event"] and _has(places, len(known) - 1)
+    ):
         raise MalformedExport("column 'stream': a row is of a stream that the export does not have", file_name(table))
     if table is schema.BATCH:  # a batch in another stream's name would have that stream's own refused as held
         names = pa.array(taken.stream_ids, pa.string()).take(places.combine_chunks())

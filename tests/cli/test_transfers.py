@@ -6,7 +6,7 @@ import sys
 
 import pyarrow.parquet as pq
 import pytest
-from support import full_run
+from support import exported_run
 from support.service import Process
 
 from entrostat.wire import codec
@@ -30,7 +30,7 @@ def server(tmp_path_factory):
     running = Process("entrostat.server", "--data", tmp_path_factory.mktemp("cli") / "data").start("/healthz")
     with Client(running.url) as client:
         for seed, run in enumerate(("full", "second")):
-            full_run.send(
+            exported_run.send(
                 client.open_stream, lambda *at: client.post_batch(*at[:2], codec.encode(at[2])), run=run, seed=seed
             )
     yield running

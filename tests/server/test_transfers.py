@@ -9,7 +9,7 @@ import httpx
 import numpy as np
 import pyarrow as pa
 import pytest
-from support import full_run
+from support import exported_run
 from support.exports import tables_of, tar_of
 from support.patience import PATIENCE_S, until
 
@@ -24,7 +24,7 @@ TAR = {"Content-Type": "application/x-tar"}
 
 def fill(server):
     with Client(server.url) as client:
-        full_run.send(
+        exported_run.send(
             client.open_stream, lambda stream, seq, tables: client.post_batch(stream, seq, codec.encode(tables))
         )
 
@@ -81,7 +81,7 @@ def test_who_reads_exports_and_only_an_admin_imports(own_server, tmp_path):
     server = own_server().start()
     headers = {scope: {"Authorization": f"Bearer {token}"} for scope, token in tokens.items()}
     with Client(server.url, tokens["ingest"]) as client:
-        client.open_stream(full_run.stream_id(1), opening_of("full"))
+        client.open_stream(exported_run.stream_id(1), opening_of("full"))
     tar = server.http.get("/v1/runs/full/export", headers=headers["read"]).content
 
     def codes(request):
@@ -99,7 +99,7 @@ SCOPES = ("read", "ingest", "control", "admin")
 
 
 def opening_of(run):
-    return StreamOpen(run_id=run, session_id=full_run.stream_id(1), started=full_run.BEGAN)
+    return StreamOpen(run_id=run, session_id=exported_run.stream_id(1), started=exported_run.BEGAN)
 
 
 def say(server, head, body=b""):
@@ -153,10 +153,10 @@ def test_a_disk_that_is_too_full_is_said_before_anything_is_read(own_server):
 def large_tar(tmp_path_factory):
     """300,000 token rows: taking them in lasts a moment."""
     with Store(f"duckdb://{tmp_path_factory.mktemp('large') / 'a.duckdb'}") as store:
-        full_run.fill(store, run="large")
-        token = full_run.batch(np.random.default_rng(0), [3], 0)["token"]
+        exported_run.fill(store, run="large")
+        token = exported_run.batch(np.random.default_rng(0), [3], 0)["token"]
         tables = {"token": pa.concat_tables([token] * 15_000)}
-        store.add_batch(full_run.stream_id(1, "large"), 500, tables, 10).result(PATIENCE_S)
+        store.add_batch(exported_run.stream_id(1, "large"), 500, tables, 10).result(PATIENCE_S)
         return tar_of(store, "large")
 
 

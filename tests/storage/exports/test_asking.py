@@ -2,7 +2,7 @@
 
 import duckdb
 import pytest
-from support import full_run
+from support import exported_run
 from support.exports import is_same, rewritten, rows_of_views, tables_of, tar_of, unpacked, with_column
 
 from entrostat.storage.exports.asking import ExportedRuns
@@ -25,8 +25,8 @@ QUESTIONS = (
 @pytest.fixture(scope="module")
 def source():
     with Store("duckdb::memory:", num_threads=1) as store:
-        full_run.fill(store)
-        full_run.fill(store, run="second", seed=5)
+        exported_run.fill(store)
+        exported_run.fill(store, run="second", seed=5)
         yield store
 
 
@@ -83,7 +83,7 @@ def test_beneath_the_guard_only_the_exports_files_can_be_read(held, tmp_path):
 
 def test_a_second_run_of_the_same_name_gets_another(exports, tmp_path):
     with Store("duckdb::memory:") as store:
-        full_run.send(store.open_stream, lambda *at: store.add_batch(*at, num_bytes=1).result(60), run="third")
+        exported_run.send(store.open_stream, lambda *at: store.add_batch(*at, num_bytes=1).result(60), run="third")
         third = tar_of(store, "third")
     path = tmp_path / "third.tar"
     path.write_bytes(renamed(third, "full"))

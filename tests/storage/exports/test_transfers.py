@@ -5,7 +5,7 @@ import tempfile
 import numpy as np
 import pyarrow as pa
 import pytest
-from support import full_run
+from support import exported_run
 from support.exports import is_same, rewritten, rows_of_views, tables_of, tar_of
 
 from entrostat.storage.exports import importing
@@ -19,7 +19,7 @@ from entrostat.wire.messages import StreamOpen
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
     with Store(f"duckdb://{tmp_path_factory.mktemp('source') / 'a.duckdb'}", num_threads=1) as opened:
-        full_run.fill(opened)
+        exported_run.fill(opened)
         yield opened
 
 
@@ -37,10 +37,10 @@ def target(tmp_path):
 
 
 def send_one_batch(store, run, number):
-    opening = StreamOpen(run_id=run, session_id=full_run.stream_id(number), started=full_run.BEGAN)
-    store.open_stream(full_run.stream_id(number), opening)
-    tables = full_run.batch(np.random.default_rng(number), [1], 0)
-    store.add_batch(full_run.stream_id(number), 0, tables, 10).result(60)
+    opening = StreamOpen(run_id=run, session_id=exported_run.stream_id(number), started=exported_run.BEGAN)
+    store.open_stream(exported_run.stream_id(number), opening)
+    tables = exported_run.batch(np.random.default_rng(number), [1], 0)
+    store.add_batch(exported_run.stream_id(number), 0, tables, 10).result(60)
 
 
 def import_(store, tar, name=None):
@@ -65,13 +65,14 @@ def raw_rows(tar):
 
 def test_a_run_that_was_imported_is_the_run_that_was_exported(source, tar, target):
     before = rows_of_views(source.query)
-    assert all(table.num_rows for table in before.values()), "the run must have rows in every view"
-    assert all(rows for rows in raw_rows(tar).values()), "and in every table"
+    # Beside what retention took away: nothing was.
+    assert {view for view, table in before.items() if not table.num_rows} <= {"removal"}
+    assert {name for name, rows in raw_rows(tar).items() if not rows} <= {"removal"}
 
     taken = import_(target, tar)
     after = rows_of_views(target.query)
 
-    assert (taken.run_id, taken.num_streams) == ("full", len(full_run.STREAMS))
+    assert (taken.run_id, taken.num_streams) == ("full", len(exported_run.STREAMS))
     for view, rows in before.items():
         assert is_same(after[view], rows), view
     assert raw_rows(tar_of(target)) == raw_rows(tar)
@@ -107,10 +108,10 @@ def test_a_name_that_is_taken_gets_a_number_or_is_refused(tar, target, produce):
 
 def test_a_batch_that_is_sent_again_after_the_import_is_held_once(tar, target):
     import_(target, tar)
-    number, session, rank, producer, first, *_ = full_run.STREAMS[0]
-    stream = full_run.stream_id(number)
-    opened = target.open_stream(stream, full_run.opening("full", number, session, rank, producer, None))
-    batch = full_run.batch(np.random.default_rng(9), [first], rank)
+    number, session, rank, producer, first, *_ = exported_run.STREAMS[0]
+    stream = exported_run.stream_id(number)
+    opened = target.open_stream(stream, exported_run.opening("full", number, session, rank, producer, None))
+    batch = exported_run.batch(np.random.default_rng(9), [first], rank)
     before = number_of(target, "token")
 
     assert opened.run_id == "full"
@@ -121,13 +122,14 @@ def test_a_batch_that_is_sent_again_after_the_import_is_held_once(tar, target):
 
 def test_the_baseline_holds_for_what_comes_after_the_import(tar, target):
     import_(target, tar)
-    number, session, rank, producer, *_ = full_run.STREAMS[3]
-    target.open_stream(full_run.stream_id(number), full_run.opening("full", number, session, rank, producer, 6))
-    tables = full_run.batch(np.random.default_rng(9), [50], rank)
-    target.add_batch(full_run.stream_id(number), 99, {"histogram": tables["histogram"]}, 10).result(60)
+    number, session, rank, producer, *_ = exported_run.STREAMS[3]
+    target.open_stream(exported_run.stream_id(number), exported_run.opening("full", number, session, rank, producer, 6))
+    tables = exported_run.batch(np.random.default_rng(9), [50], rank)
+    target.add_batch(exported_run.stream_id(number), 99, {"histogram": tables["histogram"]}, 10).result(60)
 
     statement = "select value from step_metric where run = 'full' and name = 'forking_rate' and step = 50"
     assert target.query(statement, 1).table.num_rows == 1
+    assert target.query("select * from baseline where run = 'full'", 9).table.num_rows == 1  # not fixed once more
 
 
 @pytest.fixture
@@ -187,14 +189,14 @@ def test_an_export_is_of_one_moment(tmp_path, monkeypatch):
 
     write = parquet_file.write
     with Store(f"duckdb://{tmp_path / 'c.duckdb'}") as store:
-        full_run.fill(store)
+        exported_run.fill(store)
         before = raw_rows(tar_of(store))
 
         numbers = iter(range(100, 200))
 
         def slowly(*arguments):
-            tables = full_run.batch(np.random.default_rng(4), [30], 0)
-            store.add_batch(full_run.stream_id(4), next(numbers), tables, 10).result(60)
+            tables = exported_run.batch(np.random.default_rng(4), [30], 0)
+            store.add_batch(exported_run.stream_id(4), next(numbers), tables, 10).result(60)
             return write(*arguments)
 
         monkeypatch.setattr(parquet_file, "write", slowly)
