@@ -48,7 +48,7 @@ def serve(
 
 
 def dashboard(url: Url = DEFAULT_URL, host: Host = "127.0.0.1", port: int = 8050) -> None:
-    """The dashboard alone, for a server that runs elsewhere (its token: ENTROSTAT_TOKEN)."""
+    """The dashboard alone, for a server that runs elsewhere (ENTROSTAT_TOKEN; on other addresses visitors sign in)."""
     raise typer.Exit(subprocess.call(dashboard_command(url, host, port)))
 
 

@@ -29,7 +29,11 @@ def main() -> int:
     parser.add_argument("--session-hours", type=float, default=12.0, help="so long after signing in, sign in again")
     parser.add_argument("--https", action="store_true", help="visitors come over https (a proxy in front of it)")
     given = parser.parse_args()
-    app, client = _app(given)
+    try:
+        app, client = _app(given)
+    except (ValueError, OSError) as error:
+        sys.stderr.write(f"entrostat dashboard: {error}\n")
+        return 2
     sys.stdout.write(f"entrostat dashboard on http://{given.host}:{given.port} (server {client.url})\n")
     sys.stdout.flush()
     try:
