@@ -154,3 +154,23 @@ def test_a_terminal_is_given_no_orders_by_what_a_run_says(capsys):
 
     assert "\\x1b]0;owned\\x07\\x1b[31mred\\x9b1m" in printed
     assert not set(printed) & {"\x1b", "\x07", "\x9b"}
+
+
+def test_tokens_are_made_listed_and_revoked(tmp_path):
+    from typer.testing import CliRunner
+
+    from entrostat.cli.main import app
+    from entrostat.server.auth import Tokens
+
+    path = tmp_path / "tokens.json"
+
+    def told(*words):
+        return CliRunner().invoke(app, ["token", *words, "--tokens", str(path)], catch_exceptions=True)
+
+    made = told("add", "anna", "--scope", "read").stdout.strip()
+    assert Tokens(path).scopes(made) == {"read"}
+    assert "anna  read" in told("list").stdout
+    assert made not in told("list").stdout
+    assert told("remove", "anna").exit_code == 0
+    assert Tokens(path).scopes(made) is None
+    assert told("remove", "anna").exit_code == 1
