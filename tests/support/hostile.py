@@ -88,6 +88,7 @@ def crafted():
     event = {"step": 1, "time": 0, "kind": "note", "message": "x"}
     events = {
         "a time that Python cannot read": event | {"time": 2**62},
+        "a message without end": event | {"message": "é" * (2**20 + 1)},
         "a time before the first": event | {"time": -1},
         "a detail that is no JSON": event | {"detail": "{{"},
         "a detail that SQL cannot read": event | {"detail": '{"a": NaN}'},
