@@ -1,6 +1,7 @@
 """A result, as people or programs want it: table, csv, json, parquet, arrow."""
 
 import json
+import re
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -102,4 +103,12 @@ def _fits(table: "Table") -> bool:
 def _cell(value: object) -> str:
     if value is None:
         return ""
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    return f"{value:.6g}" if isinstance(value, float) else _CONTROL.sub(_visible, str(value))
+
+
+# A terminal obeys these, and anyone who sends events can write them.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def _visible(found: "re.Match[str]") -> str:
+    return f"\\x{ord(found.group()):02x}"

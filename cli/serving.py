@@ -15,6 +15,7 @@ Tokens = Annotated[
     Path | None,
     typer.Option("--tokens", envvar="ENTROSTAT_TOKENS", help="File of hashed tokens (entrostat token add)."),
 ]
+TokenFile = Annotated[Path, typer.Option("--tokens", envvar="ENTROSTAT_TOKENS", help="The file.")]
 
 token = typer.Typer(help="Tokens of a server: who may send, read, control, administer.", no_args_is_help=True)
 
@@ -48,7 +49,7 @@ def serve(
 
 
 def dashboard(url: Url = DEFAULT_URL, host: Host = "127.0.0.1", port: int = 8050) -> None:
-    """The dashboard alone, for a server that runs elsewhere (its token: ENTROSTAT_TOKEN)."""
+    """The dashboard alone, for a server that runs elsewhere (ENTROSTAT_TOKEN; on other addresses visitors sign in)."""
     _become(dashboard_command(url, host, port))
 
 
@@ -82,9 +83,30 @@ def up(
 def add(
     name: Annotated[str, typer.Argument(help="Whose it is.")],
     scope: Annotated[list[str], typer.Option(help="ingest, read, control, admin; repeat for several.")],
-    tokens: Annotated[Path, typer.Option(envvar="ENTROSTAT_TOKENS", help="The file.")] = Path("entrostat-tokens.json"),
+    tokens: TokenFile = Path("entrostat-tokens.json"),
 ) -> None:
     """Make a token, printed once; the file keeps its hash."""
     from entrostat.server.auth import add_token
 
     print(add_token(tokens, name, scope))
+
+
+@token.command("list")
+def list_all(tokens: TokenFile = Path("entrostat-tokens.json")) -> None:
+    """Names, scopes and dates of the tokens."""
+    from entrostat.server.auth import list_tokens
+
+    for entry in list_tokens(tokens):
+        print(f"{entry['name']}  {' '.join(entry['scopes'])}  {entry['created']}")
+
+
+@token.command("remove")
+def remove(
+    name: Annotated[str, typer.Argument(help="As it was made.")], tokens: TokenFile = Path("entrostat-tokens.json")
+) -> None:
+    """Revoke a token: a running server refuses it from its next request on, and who is signed in with it too."""
+    from entrostat.server.auth import remove_token
+    from entrostat.wire.errors import NotFound
+
+    if not remove_token(tokens, name):
+        raise NotFound(f"no token named {name!r} in {tokens}: entrostat token list shows them")

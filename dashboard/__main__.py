@@ -41,10 +41,10 @@ def main() -> int:
     given = parser.parse_args()
     try:
         logs.configure(given.log_format, given.log_level)
-    except ValueError as error:
+        app, client = _app(given)
+    except (ValueError, OSError) as error:
         sys.stderr.write(f"entrostat dashboard: {error}\n")
         return 2
-    app, client = _app(given)
     sys.stdout.write(f"entrostat dashboard on http://{given.host}:{given.port} (server {client.url})\n")
     sys.stdout.flush()
     address = f"http://{given.host}:{given.port}"

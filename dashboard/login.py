@@ -1,6 +1,7 @@
 """Signing in with a token of the server, and out again. What a visitor may do is what their own token may."""
 
 import math
+import time
 from urllib.parse import quote
 
 from flask import Flask, Response, g, has_request_context, redirect, render_template_string, request
@@ -11,6 +12,8 @@ from entrostat.wire.errors import EntrostatError, Refused
 
 COOKIE = "entrostat_session"
 _OPEN = ("/login", "/assets/")
+_ASK_EVERY_S = 5.0
+"""A server without tokens may be started anew with some; until this is seen it refuses by itself."""
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>entrostat</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
@@ -52,6 +55,7 @@ class Login:
         self._client, self._sessions = client, sessions
         self._is_needed, self._is_https = is_needed, is_https
         self._attempts = Attempts()
+        self._ask_after = 0.0
 
     def install(self, server: Flask) -> None:
         """Add the routes, and let nobody else by who is not signed in."""
@@ -71,7 +75,8 @@ class Login:
         return Response("sign in first: /login", 401, mimetype="text/plain")
 
     def _wants_tokens(self) -> bool:
-        if not self._is_needed:
+        if not self._is_needed and time.monotonic() >= self._ask_after:
+            self._ask_after = time.monotonic() + _ASK_EVERY_S
             try:
                 self._is_needed = bool(self._client.health()["tokens_needed"])
             except (EntrostatError, KeyError):

@@ -38,10 +38,11 @@ def _moment(microseconds: int) -> Any:
 
 
 def _check_text(name: str, table: pa.Table, column: str) -> None:
-    is_name = column in NAMES
-    longest = MAX_NAME_CHARS if is_name else MAX_TEXT_CHARS
-    values = pc.unique(table[column]) if is_name else table[column]
-    found = pc.max(pc.utf8_length(values)).as_py() or 0
+    longest = MAX_NAME_CHARS if column in NAMES else MAX_TEXT_CHARS
+    values = table[column]
+    if values.null_count == len(values) or pc.max(pc.binary_length(values)).as_py() <= longest:
+        return  # it has no more characters than bytes, and the bytes need not be read
+    found = pc.max(pc.utf8_length(values)).as_py()
     if found > longest:
         raise MalformedBatch(f"a text has {found} characters: at most {longest} are taken", name, column)
 

@@ -69,7 +69,7 @@ def panel_figure(
     by_name = {c["name"]: c for c in curves}
     for index, name in enumerate(n for n in panel.signals if n in by_name):
         sign = -1.0 if name in panel.negated else 1.0
-        title = ("− " if sign < 0 else "") + label(name)
+        title = ("− " if sign < 0 else "") + html.escape(label(name))
         _add(figure, by_name[name], view, title, colour(index), sign, tokens)
     if panel.band and all(n in by_name for n in panel.band):
         _add_band(figure, by_name[panel.band[0]], by_name[panel.band[1]], view, tokens)

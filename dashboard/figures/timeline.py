@@ -38,14 +38,15 @@ def timeline_figure(
         steps: first and last of the run: the x axis shows them, and what is still on is drawn up to the last.
     """
     figure = go.Figure()
-    names = list(dict.fromkeys([s.name for s in spans] + [n for e in refused if (n := _name(e))]))
+    names = list(dict.fromkeys([_row(s.name) for s in spans] + [n for e in refused if (n := _name(e))]))
     for whose, title in (("person", "switched on by a person"), ("rule", "by a rule")):
         own = [s for s in spans if who(s) == whose]
         placed = [(s, place(s.start), place(_end(s, steps))) for s in own]
         drawn = [(s, x0, x1) for s, x0, x1 in placed if x0 is not None and x1 is not None]
         if drawn:
+            rows = [_row(s.name) for s, _, _ in drawn]
             figure.add_bar(
-                base=[x0 for _, x0, _ in drawn], x=[x1 - x0 for _, x0, x1 in drawn], y=[s.name for s, _, _ in drawn],
+                base=[x0 for _, x0, _ in drawn], x=[x1 - x0 for _, x0, x1 in drawn], y=rows,
                 orientation="h", name=title, marker={"color": WHO[whose], "line": {"width": 0}}, width=0.62,
                 text=[words_of(s) for s, _, _ in drawn], textposition="none", hovertemplate="%{text}<extra></extra>",
             )  # fmt: skip
@@ -81,4 +82,9 @@ def _end(span: Span, steps: tuple[float, float] | None) -> float:
 
 
 def _name(event: Mapping[str, Any]) -> str:
-    return str((event.get("detail") or {}).get("name") or "")
+    return _row(str((event.get("detail") or {}).get("name") or ""))
+
+
+def _row(name: str) -> str:
+    """A row's title as text: any producer may name an intervention, and Plotly reads markup in titles."""
+    return html.escape(name[:100])

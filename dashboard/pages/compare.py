@@ -27,7 +27,8 @@ def layout(search: str) -> html.Div:
             html.H1("Compare runs"),
             dcc.Dropdown(runs, runs, id="compare-runs", multi=True, placeholder="runs"),
             dcc.Dropdown(
-                [s.name for s in SIGNALS],
+                # A value that is no option is dropped: those of the address are options from the beginning.
+                list(dict.fromkeys([*(s.name for s in SIGNALS), *signals])),
                 signals,
                 id="compare-signals",
                 multi=True,

@@ -58,8 +58,10 @@ def layout(run: str, search: str) -> html.Div:
             _timeline_card(),
             html.Div([_card(panel) for panel in PANELS] + [_heat_card(), _positions_card()], className="grid"),
             html.Details(
-                [html.Summary("What the trainer logs itself"), html.Div(id="run-own", className="grid")],
-                id="run-own-open",
+                [
+                    html.Summary("What the trainer logs itself", id="run-own-summary", n_clicks=0),
+                    html.Div(id="run-own", className="grid"),
+                ],
                 open=False,
             ),
             html.Details(
@@ -269,15 +271,15 @@ def register(app: Dash, client: Client, url: str) -> None:
 
     @app.callback(
         Output("run-own", "children"),
-        Input("run-own-open", "open"),
+        Input("run-own-summary", "n_clicks"),  # a browser does not tell Dash what it has opened
         Input("run-window", "data"),
         Input("run-x", "value"),
         Input("run-smooth", "value"),
         Input("run-log", "value"),
         State("run-name", "data"),
     )
-    def _own(is_open: bool, window: list[float] | None, x: str, smooth: float, log: list[str], run: str) -> Any:
-        if not is_open:  # only charts in view are fetched
+    def _own(clicks: int, window: list[float] | None, x: str, smooth: float, log: list[str], run: str) -> Any:
+        if clicks % 2 == 0:  # shut: only charts in view are fetched
             return no_update
         view = controls.view(x, smooth, log, window, run)
         try:

@@ -1,13 +1,14 @@
 """Questions in SQL, with the views and their columns beside them."""
 
+from html import escape
 from typing import Any
 
 import plotly.graph_objects as go
 import pyarrow as pa
 from dash import ALL, Dash, Input, Output, State, ctx, dcc, html, no_update
-from pyarrow import csv
 
 from entrostat.dashboard.pages.parts import GRAPH_CONFIG, trouble
+from entrostat.dashboard.spreadsheets import csv_bytes
 from entrostat.dashboard.theme import colour
 from entrostat.dashboard.theme import layout as chart_layout
 from entrostat.dashboard.words import number
@@ -115,11 +116,9 @@ def register(app: Dash, client: Client, url: str) -> None:
             table, is_cut = client.sql(statement, _MAX_CSV_ROWS)
         except EntrostatError as error:
             return no_update, f"no CSV: {error}"
-        buffer = pa.BufferOutputStream()
         nested = [f.name for f in table.schema if pa.types.is_nested(f.type)]
-        csv.write_csv(table.drop_columns(nested), buffer)
         note = f"CSV: {_counted(table, is_cut)}" + (f", without {', '.join(nested)} (lists)" if nested else "")
-        return dcc.send_bytes(buffer.getvalue().to_pybytes(), "entrostat.csv"), note
+        return dcc.send_bytes(csv_bytes(table), "entrostat.csv"), note
 
 
 def _counted(table: pa.Table, is_cut: bool) -> str:
@@ -168,7 +167,7 @@ def _chart(table: pa.Table) -> Any:
     figure = go.Figure()
     for index, name in enumerate(numbers[:8]):
         figure.add_scatter(
-            x=table["step"].to_pylist(), y=table[name].to_pylist(), mode="markers", name=name,
+            x=table["step"].to_pylist(), y=table[name].to_pylist(), mode="markers", name=escape(name),
             marker={"size": 4, "color": colour(index)},
         )  # fmt: skip
     figure.update_layout(chart_layout(height=260))

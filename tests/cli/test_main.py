@@ -142,3 +142,35 @@ def test_doctor_says_what_to_fix(tmp_path):
     assert done.returncode == 1
     assert "FIX  server" in done.stdout.decode()
     assert "ok  spool" in done.stdout.decode()
+
+
+def test_a_terminal_is_given_no_orders_by_what_a_run_says(capsys):
+    import pyarrow as pa
+
+    from entrostat.cli.output import Format, write
+
+    write(pa.table({"note": ["\x1b]0;owned\x07\x1b[31mred\u009b1m", "two\nlines"]}), Format.table, None)
+    printed = capsys.readouterr().out
+
+    assert "\\x1b]0;owned\\x07\\x1b[31mred\\x9b1m" in printed
+    assert not set(printed) & {"\x1b", "\x07", "\x9b"}
+
+
+def test_tokens_are_made_listed_and_revoked(tmp_path):
+    from typer.testing import CliRunner
+
+    from entrostat.cli.main import app
+    from entrostat.server.auth import Tokens
+
+    path = tmp_path / "tokens.json"
+
+    def told(*words):
+        return CliRunner().invoke(app, ["token", *words, "--tokens", str(path)], catch_exceptions=True)
+
+    made = told("add", "anna", "--scope", "read").stdout.strip()
+    assert Tokens(path).scopes(made) == {"read"}
+    assert "anna  read" in told("list").stdout
+    assert made not in told("list").stdout
+    assert told("remove", "anna").exit_code == 0
+    assert Tokens(path).scopes(made) is None
+    assert told("remove", "anna").exit_code == 1

@@ -50,3 +50,26 @@ def test_a_callbacks_address_asked_by_get_is_only_the_page():
     app = build_app(Client(URL), URL)
 
     assert app.server.test_client().get("/_dash-update-component").content_type.startswith("text/html")
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:9999", "http://localhost:8050"])
+def test_a_browser_that_tells_only_the_origin_is_heard_too(origin):
+    assert asks((), "POST", Host="127.0.0.1:8050", Origin=origin).status_code == 403
+    assert asks((), "POST", Host="127.0.0.1:8050", Origin="http://127.0.0.1:8050").status_code != 403
+
+
+def test_a_proxys_name_may_be_the_origin_where_it_was_allowed():
+    headers = {"Host": "127.0.0.1:8050", "Origin": "https://proxy.example"}
+
+    assert asks((), "POST", **headers).status_code == 403
+    assert asks(("proxy.example",), "POST", **headers).status_code != 403
+
+
+def test_a_page_says_what_it_may_load_and_run():
+    policy = asks((), Host="localhost").headers["Content-Security-Policy"]
+    scripts = next(part for part in policy.split("; ") if part.startswith("script-src"))
+
+    assert "'unsafe-inline'" not in scripts
+    assert "'unsafe-eval'" not in scripts
+    assert "'sha256-" in scripts
+    assert "frame-ancestors 'none'" in policy

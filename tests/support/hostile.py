@@ -88,6 +88,7 @@ def crafted():
     event = {"step": 1, "time": 0, "kind": "note", "message": "x"}
     events = {
         "a time that Python cannot read": event | {"time": 2**62},
+        "a message without end": event | {"message": "é" * (2**20 + 1)},
         "a time before the first": event | {"time": -1},
         "a detail that is no JSON": event | {"detail": "{{"},
         "a detail that SQL cannot read": event | {"detail": '{"a": NaN}'},
@@ -129,14 +130,15 @@ def overlapping():
         }
     )  # fmt: skip
     sound = bytearray(written(table.cast(TABLES["cell"]), name="cell"))
-    sizes = [4000, 4000, 8000, 8000, 8000, 8000]
-    offset, place = 0, 0
-    for size in sizes:
-        pair = offset.to_bytes(8, "little") + size.to_bytes(8, "little")
-        place = sound.index(pair, place)
-        sound[place : place + 8] = bytes(8)
-        offset += size  # all of them are multiples of 8, as the format aligns
-    return bytes(sound)
+    first = sound.index((0).to_bytes(8, "little") + (4000).to_bytes(8, "little"))
+    for column in range(6):  # of each a buffer for its nulls, empty, and one for its values
+        at = first + 32 * column
+        sound[at : at + 8] = bytes(8)
+    total, kept = 40_000, 8000
+    length = sound.index(total.to_bytes(8, "little"))
+    sound[length : length + 8] = kept.to_bytes(8, "little")
+    end = len(sound) - 8  # where the stream says that it is over
+    return bytes(sound[: end - total + kept] + sound[end:])
 
 
 def bombs(num_bytes):
