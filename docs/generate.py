@@ -124,9 +124,9 @@ def _what_may_be_asked() -> list[str]:
     instead = {
         f"`range(...)` as a list of more than {sql_functions.MAX_LIST:,} elements, or of a column": "`FROM range(...)`",
         "a lambda in a lambda, `list_...` functions inside one": "`unnest` and `group by`",
-        f"`LIKE` with more than {most} `%` ({few} for `ILIKE` and beside `_`), or computed; `GLOB`": "`contains`, `regexp_matches`",
+        f"`LIKE` with more than {most} `%` ({few} for `ILIKE` and beside `_`), or computed; `GLOB`": "`regexp_matches`",
         f"quantiles that are computed, or more than {sql_functions.MAX_QUANTILES} of them": "numbers, written out",
-        f"n over {sql_functions.MAX_COUNT:,} in `max(x, n)`, `approx_top_k(x, n)` and the like": "`order by ... limit n`",
+        f"n over {sql_functions.MAX_COUNT:,} in `max(x, n)`, `approx_top_k(x, n)` and the like": "`order by`, `limit`",
         "`json_structure`, `json_merge_patch`, `json_contains`, `json_pretty`, type `VARIANT`": "`json_extract`",
         f"more than {sql_guard.MAX_CHARS:,} characters, or nested more than {sql_guard.MAX_DEPTH} deep": "`WITH`",
         "`repeat`, `lpad`, `printf`, `format`, edit distances": "your own program",
