@@ -118,6 +118,53 @@ def metric_names_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def _what_may_be_asked() -> list[str]:
+    from entrostat.storage import sql_functions, sql_guard
+
+    most, few = sql_functions.MAX_WILDCARDS, sql_functions.MAX_BACKTRACKING
+    instead = {
+        f"`range(...)` as a list of more than {sql_functions.MAX_LIST:,} elements, or of a column": "`FROM range(...)`",
+        "a lambda in a lambda, `list_...` functions inside one": "`unnest` and `group by`",
+        f"`LIKE` with more than {most} `%` ({few} for `ILIKE` and beside `_`), or computed; `GLOB`": "`regexp_matches`",
+        f"quantiles that are computed, or more than {sql_functions.MAX_QUANTILES} of them": "numbers, written out",
+        f"n over {sql_functions.MAX_COUNT:,} in `max(x, n)`, `approx_top_k(x, n)` and the like": "`order by`, `limit`",
+        "`json_structure`, `json_merge_patch`, `json_contains`, `json_pretty`, type `VARIANT`": "`json_extract`",
+        f"more than {sql_guard.MAX_CHARS:,} characters, or nested more than {sql_guard.MAX_DEPTH} deep": "`WITH`",
+        "`repeat`, `lpad`, `printf`, `format`, edit distances": "your own program",
+    }
+    return [
+        "## What may be asked",
+        "",
+        "Everything of a `SELECT`: `WITH` (recursive too), joins, `PIVOT` with its values given, windows, `QUALIFY`,",
+        "lambdas, `COLUMNS(...)`; in `FROM` the views below and `range`, `generate_series`, `unnest`. Functions that",
+        "only compute are there; those that look at files, settings or other tables are not, nor is `random`.",
+        "A refusal says what was found. These are refused because one call of them can run for minutes, take all",
+        "memory or end the engine, which cannot be interrupted inside a call:",
+        "",
+        "| not this | but this |",
+        "|---|---|",
+        *(f"| {this} | {that} |" for this, that in instead.items()),
+    ]
+
+
+def _limits_of_an_answer() -> list[str]:
+    from entrostat.server.settings import Settings
+
+    limits = Settings()
+    return [
+        "## Limits of an answer",
+        "",
+        f"A query is stopped after {limits.query_timeout_s:g} s (`query_timeout_s`), or when it takes more memory than",
+        f"the engine may (`memory_limit_mb`). {limits.max_queries} run at once (`max_queries`).",
+        "",
+        f"A result is cut at `max_rows` of the question, at {limits.max_rows:,} rows (the server's `max_rows`), or at",
+        f"{limits.max_result_mb} MiB (`max_result_mb`; a value counts 8 bytes at least), and says so: `truncated` in",
+        "JSON, `X-Truncated` with Arrow, a line of `entrostat sql`, a note on the page. Where the first row alone is",
+        "larger, the answer is an error that names the column. [deploy.md](deploy.md) says where limits are set, and",
+        "what happens to a query that cannot be stopped.",
+    ]
+
+
 def sql_page() -> str:
     """Every view and column, from the comments in a new database."""
     from entrostat.storage.store import Store
@@ -127,6 +174,10 @@ def sql_page() -> str:
         "",
         "Made from the database's own comments by `make docs`. One `SELECT`, DuckDB's dialect, over these views:",
         "`entrostat sql`, `POST /v1/sql`, or the dashboard's SQL page.",
+        "",
+        *_what_may_be_asked(),
+        "",
+        *_limits_of_an_answer(),
         "",
     ]
     with tempfile.TemporaryDirectory() as folder, Store(f"duckdb://{folder}/docs.duckdb") as store:

@@ -1,12 +1,17 @@
 """What nothing inside the process can end or mend, the server ends by replacing itself; nobody loses anything."""
 
+import json
 import signal
 import threading
+import time
 from pathlib import Path
 
 import httpx
+import pytest
 from support.breakable_server import BREAKING
 from support.patience import PATIENCE_S, until
+
+from entrostat.server.restart import Past
 
 # The engine searches 16 MB for 8 MB that are not there, in one call: for hours.
 RUNAWAY = (
@@ -104,19 +109,20 @@ def test_asked_to_stop_while_a_query_cannot_be_stopped_the_server_stops(own_serv
     server.process.send_signal(signal.SIGTERM)
 
     assert server.process.wait(PATIENCE_S) == 0
-    assert server.start().ask("select seq from batch") == [[0]]
 
 
 def test_a_broken_engine_is_replaced_and_not_for_ever(own_server):
-    server = own_server(program=BREAKABLE).start()
+    twice = {"count": 2, "times": [time.time()] * 2, "reason": "before", "listener_fd": None}
+    server = own_server(program=BREAKABLE, ENTROSTAT_RESTARTED=json.dumps(twice)).start()
+    assert health(server)["last_restart"] == "before"
     sender = Sender(server, server.open())
-    for turn in range(3):
-        until(lambda then=sender.num_acked: sender.num_acked > then + 2)
-        ask(server, BREAKING)
-        until(lambda then=turn: restarts(server) == then + 1)
-    until(lambda then=sender.num_acked: sender.num_acked > then + 2)
+    until(lambda: sender.num_acked > 3)
+    assert ask(server, BREAKING).status_code == 400
+    until(lambda: restarts(server) == 3)
+    until(lambda then=sender.num_acked: sender.num_acked > then + 3)
     sender.stop()
     held = server.ask("select count(*), count(distinct seq), max(seq) + 1 from batch")
+
     ask(server, BREAKING)
     found = until(lambda: (document := health(server)) and document["status"] == "failing" and document)
 
@@ -124,5 +130,17 @@ def test_a_broken_engine_is_replaced_and_not_for_ever(own_server):
     assert "3 times within 10 minutes" in found["problem"]
     assert server.answers().status_code == 503
     server.stop()
+    server.environment = ()
     assert restarts(server.start()) == 0
     assert server.ask("select count(*) from batch") == [[sender.num_acked]]
+
+
+def test_the_window_of_restarts_moves_on():
+    now = time.time()
+    full = Past(count=7, times=(now - 500, now - 10, now - 5))
+    aged = Past(count=7, times=(now - 601, now - 10, now - 5))
+
+    assert (full.may_again, aged.may_again) == (False, True)
+    assert json.loads(aged.with_another("why", 9)) == {
+        "count": 8, "times": [*aged.times[1:], pytest.approx(now, abs=60)], "reason": "why", "listener_fd": 9,
+    }  # fmt: skip

@@ -142,9 +142,10 @@ def test_the_glass_shows_what_a_guard_would_have_to_refuse(glass):
 _TOKENS = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|--[^\n]*|/\*.*?\*/|\s+|\w+|.", re.DOTALL)
 _SPACES = st.sampled_from([" ", "\n", "\t", "\r\n", " /* x */ ", " -- x\n", "\u00a0", "  "])
 _WRAPS = st.sampled_from(
-    ["{}", " {} ", "({})", "from ({})", "select * from ({}) x", "with z as ({}) from z", "{} union all select 1",
-     "select exists ({})", "select ({})", "{};", "select 1 where 1 in ({})", "with recursive z as ({}) select 1"]
+    ["{}", " {};", "({})", "from ({})", "select * from ({}) x", "with z as ({}) from z", "{} union all select 1",
+     "select exists ({})", "select ({})", "select 1 where 1 in ({})", "with recursive z as ({}) select 1"]
 )  # fmt: skip
+_WRAPS_OF_A_WORD = st.sampled_from(["{}", " {};", "{};{}"])  # `select (begin)` reads a column, which there is not
 SHORT = [sql for sqls in REFUSED.values() for sql in sqls if len(sql) < 300]
 
 
@@ -152,7 +153,8 @@ SHORT = [sql for sqls in REFUSED.values() for sql in sqls if len(sql) < 300]
 def mutated(draw):
     """An attack written differently: other spaces, comments, capitals, wrapped into another statement."""
     pieces = []
-    for token in _TOKENS.findall(draw(st.sampled_from(SHORT))):
+    attack = draw(st.sampled_from(SHORT))
+    for token in _TOKENS.findall(attack):
         if token.isspace():
             pieces.append(draw(_SPACES))
         elif token[0] in "'\"-/":
@@ -160,7 +162,8 @@ def mutated(draw):
         else:
             pieces.append(draw(st.sampled_from([token.lower(), token.upper(), token.swapcase()])))
     text = "".join(pieces)
-    return draw(_WRAPS).format(text if "--" not in text else f"{text}\n")
+    wrap = draw(_WRAPS if " " in attack else _WRAPS_OF_A_WORD)
+    return wrap.replace("{}", text if "--" not in text else f"{text}\n")
 
 
 @LONG

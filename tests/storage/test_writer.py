@@ -85,7 +85,7 @@ def test_closing_writes_everything_that_was_accepted(tmp_path, produce):
             again.query("select count(*) as n from step_metric where name = 'entropy_mean'", 1).table["n"][0].as_py()
             == 20
         )
-    with pytest.raises(StorageError, match="closing"):
+    with pytest.raises(Busy, match="again in a moment"):
         one.add(20, step_metric=[row(1)])
 
 
