@@ -6,7 +6,8 @@ A run that is in use is never touched. Rows go in pieces, each a transaction of 
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -22,8 +23,10 @@ _log = logging.getLogger(__name__)
 
 REST = timedelta(days=1)
 """A run that has not ended, and was heard of within so long, is in use: a step may take hours."""
-PIECE_ROWS = 250_000
-"""A transaction removes about so many rows: what batches have to wait for."""
+PIECE_ROWS = (50_000, 1_000_000)
+"""Fewest and most rows of a piece: between them, as many as keep the writer busy for about ``PIECE_S``."""
+PIECE_S = 0.5
+"""So long batches should wait for a piece."""
 EACH_RESPONSE = ("token", "sequence")
 """Tables with a row for each token or response: nearly all of a database."""
 _BY_STEP = (*EACH_RESPONSE, "histogram", "cell", "profile", "step_metric")
@@ -77,6 +80,7 @@ class Retention:
         self._database, self._writer = database, writer
         self._delete_run, self._changed, self._now = delete_run, changed, now
         self._is_stopping = threading.Event()
+        self._piece_rows = PIECE_ROWS[0]
 
     def stop(self) -> None:
         """Let an ``apply`` on another thread end after its present piece."""
@@ -112,8 +116,11 @@ class Retention:
             _log.warning("the database has %d MiB, over its limit, and all that is left is in use", used // 2**20)
 
     def _used_after_checkpoint(self) -> int:
-        self._writer.hold_still(lambda cursor: cursor.execute("checkpoint"))  # only then are removed rows free blocks
+        self._checkpoint()  # only then are removed rows free blocks
         return self.used_bytes()
+
+    def _checkpoint(self) -> None:
+        self._writer.hold_still(lambda cursor: cursor.execute("checkpoint"))
 
     def _at_rest(self, now: datetime) -> list[_Run]:
         """The runs that are not in use, the one that was heard of longest ago first."""
@@ -141,15 +148,29 @@ class Retention:
 
     def _remove_pieces(self, run: _Run, what: str, reason: str) -> int:
         table = schema.ROW_TABLES[what].name
-        counted = self._database.rows(
+        left: Sequence[Counted] = self._database.rows(
             f"select stream, step, count(*) from raw.{table} where run = ? group by stream, step order by stream, step",
             [run.key],
         )
         num_rows = 0
-        for piece in pieces(counted):
-            if self._is_stopping.is_set():
-                break
-            num_rows += self._writer.do(_removing(run, what, *piece, reason))
+        while left and not self._is_stopping.is_set():
+            stream, steps, taken = first_piece(left, self._piece_rows)
+            left = left[taken:]
+            num_rows += self._in_time(lambda s=stream, p=steps: self._remove_piece(run, what, s, p, reason))  # type: ignore[misc]
+        return num_rows
+
+    def _remove_piece(self, run: _Run, what: str, stream: int, steps: tuple[int, int], reason: str) -> int:
+        num_rows = self._writer.do(_removing(run, what, stream, steps, reason))
+        # At once: what is left of the blocks is rewritten then, and all of it together would take as long as all rows.
+        self._checkpoint()
+        return num_rows
+
+    def _in_time(self, remove: Callable[[], int]) -> int:
+        """``remove`` a piece, and make the next one smaller or larger by what it took."""
+        began = time.perf_counter()
+        num_rows = remove()
+        factor = 0.5 if time.perf_counter() - began > PIECE_S else 1.5
+        self._piece_rows = int(min(max(self._piece_rows * factor, PIECE_ROWS[0]), PIECE_ROWS[1]))
         return num_rows
 
 
@@ -173,18 +194,23 @@ order by h.last_heard, h.run
 """
 
 
-def pieces(counted: list[tuple[int, int, int]]) -> Iterator[tuple[int, tuple[int, int]]]:
-    """Cut (stream, step, rows), in order, into (stream, first and last step) of about ``PIECE_ROWS`` each."""
-    piece: tuple[int, tuple[int, int]] | None = None
-    size = 0
-    for stream, step, num_rows in counted:
-        if piece is not None and (piece[0] != stream or size + num_rows > PIECE_ROWS):
-            yield piece
-            piece, size = None, 0
-        piece = (stream, (step if piece is None else piece[1][0], step))
-        size += num_rows
-    if piece is not None:
-        yield piece
+Counted = tuple[int, int, int]
+"""A stream, a step, and the rows that they have."""
+
+
+def first_piece(counted: Sequence[Counted], num_rows: int) -> tuple[int, tuple[int, int], int]:
+    """The first rows to go: steps of one stream that follow each other, about ``num_rows`` rows, at least a step.
+
+    Returns:
+        The stream, its first and last step, and how many entries of ``counted`` that is.
+    """
+    stream, first, size = counted[0]
+    last, taken = first, 1
+    for other, step, count in counted[1:]:
+        if other != stream or size + count > num_rows:
+            break
+        last, size, taken = step, size + count, taken + 1
+    return stream, (first, last), taken
 
 
 def _removing(

@@ -27,6 +27,12 @@ _REST = 5
 ATTACH = "import entrostat\nentrostat.attach(trainer)\ntrainer.train()"
 
 
+def removed(detail: Mapping[str, Any]) -> str:
+    """That token rows of a run are gone, so that their absence is not taken for nothing measured; else nothing."""
+    when = detail["tokens_removed"]
+    return f" · token rows removed {when[:10]} (events)" if when else ""
+
+
 def pace_ms(run_status: str, took_s: float) -> int:
     """How long a live page waits until it asks again. A run that has ended changes no more: seldom, it may resume."""
     return max(POLL_MS if run_status == "live" else 5 * POLL_MS, int(1000 * _REST * took_s))

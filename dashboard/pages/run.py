@@ -14,7 +14,7 @@ from entrostat.dashboard.figures.lines import View, panel_figure
 from entrostat.dashboard.figures.positions import positions_figure
 from entrostat.dashboard.figures.timeline import timeline_figure, timeline_height
 from entrostat.dashboard.pages import controls
-from entrostat.dashboard.pages.parts import POLL_MS, age, facts, flat, graph, pace_ms, status, trouble
+from entrostat.dashboard.pages.parts import POLL_MS, age, facts, flat, graph, pace_ms, removed, status, trouble
 from entrostat.dashboard.spans import Span, spans_of
 from entrostat.dashboard.words import PANELS, RUN_PAGE_SIGNALS, Panel, absent_panels, findings, meaning, number, unit
 from entrostat.wire.client import Client
@@ -340,7 +340,8 @@ def _status(detail: Mapping[str, Any]) -> list[Any]:
     step = "no step yet" if detail["last_step"] is None else f"step {detail['last_step']}"
     baseline = detail.get("baseline")
     told = f"h* = {number(baseline['threshold'])} nats" if baseline else "baseline of d_collapse: not complete yet"
-    return [status(detail["status"]), f" · {step} · {age(detail['last_seen'])} · {detail['trainer']} · {told}"]
+    said = f" · {step} · {age(detail['last_seen'])} · {detail['trainer']} · {told}{removed(detail)}"
+    return [status(detail["status"]), said]
 
 
 def _findings(analysis: Mapping[str, Any]) -> list[html.Div]:

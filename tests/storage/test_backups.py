@@ -163,6 +163,18 @@ def test_a_copy_that_fails_leaves_no_half_and_the_store_goes_on(store, produce, 
     assert one.send(step_metric=rows(0)) is False
 
 
+def test_a_copy_that_cannot_be_opened_does_not_get_a_name(store, tmp_path, monkeypatch):
+    def rubbish(target):
+        target.write_bytes(b"rubbish" * 10_000)
+
+    monkeypatch.setattr(store._database, "copy_to", rubbish)
+    with pytest.raises(StorageError, match="cannot read"):
+        store.backups.make()
+
+    assert list((tmp_path / "backups").iterdir()) == []
+    assert store.backups.all() == []
+
+
 def test_what_a_killed_server_left_is_gone_at_the_next_start(tmp_path):
     folder = tmp_path / "backups"
     folder.mkdir()

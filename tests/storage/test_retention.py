@@ -7,7 +7,7 @@ import pytest
 from support.full_run import full_batch, many_tokens
 
 from entrostat.storage import retention
-from entrostat.storage.retention import Policy, Retention, pieces
+from entrostat.storage.retention import Policy, Retention, first_piece
 from entrostat.storage.streams import utc_now
 
 ENDED = {"time": "2026-01-01T00:00:00", "kind": "run_ended", "message": ""}
@@ -117,7 +117,7 @@ def test_a_run_in_use_is_never_touched(store, recorded, keep):
 
 def test_a_run_that_goes_on_between_two_pieces_keeps_the_rest(store, recorded, keep, monkeypatch):
     one = recorded("a")
-    monkeypatch.setattr(retention, "PIECE_ROWS", 3)
+    monkeypatch.setattr(retention, "PIECE_ROWS", (3, 3))
     plain, num_pieces = retention._removing, []
 
     def and_then_it_goes_on(*given):
@@ -171,7 +171,7 @@ def test_removed_rows_are_free_blocks_of_the_file(store, produce, keep):
 
 def test_batches_get_in_between_the_pieces(store, produce, recorded, keep, monkeypatch):
     recorded("old", steps=range(12))
-    monkeypatch.setattr(retention, "PIECE_ROWS", 3)
+    monkeypatch.setattr(retention, "PIECE_ROWS", (3, 3))
     other, stop, acked = produce("other", session=5), threading.Event(), []
 
     def send():
@@ -193,7 +193,7 @@ def test_batches_get_in_between_the_pieces(store, produce, recorded, keep, monke
 
 def test_asked_to_stop_it_ends_after_a_piece_and_goes_on_later(store, recorded, keep, monkeypatch):
     recorded("a")
-    monkeypatch.setattr(retention, "PIECE_ROWS", 3)
+    monkeypatch.setattr(retention, "PIECE_ROWS", (3, 3))
     one = Retention(store._database, store._writer, store.delete_run, store._touch, lambda: utc_now() + 8 * DAY)
     plain = retention._removing
 
@@ -211,9 +211,22 @@ def test_asked_to_stop_it_ends_after_a_piece_and_goes_on_later(store, recorded, 
     assert store.runs() == []
 
 
-def test_pieces_are_of_one_stream_and_hold_at_least_a_step(monkeypatch):
-    monkeypatch.setattr(retention, "PIECE_ROWS", 10)
-    counted = [(1, 0, 4), (1, 1, 6), (1, 2, 1), (1, 5, 50), (1, 6, 1), (2, 0, 1)]
+def test_a_piece_is_of_one_stream_and_holds_at_least_a_step():
+    left, found = [(1, 0, 4), (1, 1, 6), (1, 2, 1), (1, 5, 50), (1, 6, 1), (2, 0, 1)], []
+    while left:
+        stream, steps, taken = first_piece(left, 10)
+        found.append((stream, steps))
+        left = left[taken:]
 
-    assert list(pieces(counted)) == [(1, (0, 1)), (1, (2, 2)), (1, (5, 5)), (1, (6, 6)), (2, (0, 0))]
-    assert list(pieces([])) == []
+    assert found == [(1, (0, 1)), (1, (2, 2)), (1, (5, 5)), (1, (6, 6)), (2, (0, 0))]
+
+
+def test_pieces_get_smaller_while_they_take_long_and_larger_while_they_do_not(store, monkeypatch):
+    one, sizes = store.retention, []
+    for limit_s in (-1.0, -1.0, 1e9, 1e9, 1e9):  # too long, however quick; then never
+        monkeypatch.setattr(retention, "PIECE_S", limit_s)
+        monkeypatch.setattr(retention, "PIECE_ROWS", (100, 300))
+        one._in_time(lambda: 0)
+        sizes.append(one._piece_rows)
+
+    assert sizes == [300, 150, 225, 300, 300]
