@@ -156,7 +156,7 @@ def opened(path: Path, read_only: bool = True) -> Iterator[duckdb.DuckDBPyConnec
         DatabaseHeld: another process has it open.
     """
     config: dict[str, str | bool | int | float | list[str]] = {
-        "autoinstall_known_extensions": "false", "autoload_known_extensions": "false", "memory_limit": "1GiB",
+        "autoinstall_known_extensions": "false", "autoload_known_extensions": "false",
     }  # fmt: skip
     with explained(path):
         connection = duckdb.connect(str(path), read_only=read_only, config=config)

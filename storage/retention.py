@@ -40,11 +40,20 @@ class Policy:
         keep_token_days: token and sequence rows, after the run was last heard of.
         keep_run_days: whole runs, likewise.
         max_bytes: of the database in use.
+
+    Raises:
+        ValueError: a number is below 0, or none.
     """
 
     keep_token_days: float = 0.0
     keep_run_days: float = 0.0
     max_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("keep_token_days", "keep_run_days", "max_bytes"):
+            value = getattr(self, name)
+            if not 0 <= value < float("inf"):
+                raise ValueError(f"{name} is {value}: give 0 (no limit) or more")
 
     @property
     def keeps_everything(self) -> bool:

@@ -38,7 +38,21 @@ def database(tmp_path_factory):
 def test_help_names_every_command():
     text = entrostat("--help").stdout.decode()
 
-    for command in ("up", "serve", "dashboard", "demo", "sql", "runs", "push", "signals", "interventions", "doctor"):
+    for command in (
+        "up",
+        "serve",
+        "dashboard",
+        "demo",
+        "sql",
+        "runs",
+        "push",
+        "signals",
+        "interventions",
+        "doctor",
+        "backup",
+        "restore",
+        "check",
+    ):
         assert command in text
 
 

@@ -216,13 +216,13 @@ def test_retention_works_while_the_server_runs_and_is_seen_everywhere(own_server
     server.stop()
     server.environment = (("ENTROSTAT_SERVER_KEEP_TOKEN_DAYS", "0.000001"),)
     server.start()
-    run = until(lambda: (found := server.http.get("/v1/runs/done").json())["removed"] and found)
+    until(lambda: "rows_removed" in {e["kind"] for e in server.http.get("/v1/runs/done/events").json()["events"]})
+    run = server.http.get("/v1/runs/done").json()
 
     assert {(r["what"], r["num_rows"], r["from_step"], r["to_step"]) for r in run["removed"]} == {
         ("token", 3, 1, 1), ("sequence", 1, 1, 1),
     }  # fmt: skip
     assert run["tokens_removed"]
-    until(lambda: "rows_removed" in {e["kind"] for e in server.http.get("/v1/runs/done/events").json()["events"]})
     assert server.ask("select run, count(*) from token group by run") == [["in-use", 3]]
     listed = json.loads(entrostat("runs", "list", "--url", server.url, "--format", "json").stdout)
     assert {run["run"]: bool(run["tokens_removed"]) for run in listed} == {"done": True, "in-use": False}

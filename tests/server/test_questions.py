@@ -186,7 +186,7 @@ def test_runs_are_listed_and_searched(server, run):
     assert runs[1] | {"created": 0, "last_seen": 0} == {
         "run": "r", "created": 0, "last_seen": 0, "status": "live", "trainer": "a loop", "tags": {"model": "small"},
         "notes": "", "host": "here", "git_commit": None, "world_size": 1, "last_step": 99,
-        "latest": {"entropy_mean": 0.01},
+        "latest": {"entropy_mean": 0.01}, "tokens_removed": None,
     }  # fmt: skip
     assert [r["run"] for r in server.http.get("/v1/runs", params={"search": "Small"}).json()["runs"]] == ["r"]
     assert len(server.http.get("/v1/runs", params={"limit": 1}).json()["runs"]) == 1

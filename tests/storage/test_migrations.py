@@ -124,6 +124,18 @@ def test_the_file_as_it_was_is_kept_beside_it(old, before):
     assert contents(kept) == before
 
 
+def test_what_a_killed_server_left_in_its_log_is_migrated_and_in_the_copy(old):
+    with duckdb.connect(str(old)) as connection:
+        connection.execute("pragma disable_checkpoint_on_shutdown")
+        connection.execute("update raw.run set notes = 'in the log' where run_id = 'second'")
+    assert files.wal_of(old).exists()
+    with Store(f"duckdb://{old}") as store:
+        assert store.run("second")["notes"] == "in the log"
+
+    with duckdb.connect(str(copies(old)[0]), read_only=True) as copy:
+        assert copy.execute("select notes from raw.run order by run").fetchall() == [("a note",), ("in the log",)]
+
+
 def test_without_room_for_a_copy_it_is_migrated_all_the_same_and_that_is_said(old, monkeypatch, caplog):
     def no_room(*_):
         raise NoRoom("needs 5 MiB, has 3")

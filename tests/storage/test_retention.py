@@ -4,7 +4,9 @@ import threading
 from datetime import timedelta
 
 import pytest
-from support.full_run import full_batch, many_tokens
+from hypothesis import given
+from hypothesis import strategies as st
+from support.full_batch import full_batch, many_tokens
 
 from entrostat.storage import retention
 from entrostat.storage.retention import Policy, Retention, first_piece
@@ -58,6 +60,13 @@ def test_nothing_is_removed_where_everything_is_kept(store, recorded, keep):
     assert Policy().keeps_everything
     assert store.run("a")["removed"] == []
     assert store.run("a")["tokens_removed"] is None
+
+
+@pytest.mark.parametrize("name", ["keep_token_days", "keep_run_days", "max_bytes"])
+@pytest.mark.parametrize("value", [-1, float("nan"), float("inf")])
+def test_a_limit_that_would_remove_everything_by_mistake_is_refused(name, value):
+    with pytest.raises(ValueError, match=f"{name} is .*: give 0"):
+        Policy(**{name: value})
 
 
 def test_token_and_sequence_rows_go_by_age_and_the_rest_stays(store, recorded, keep):
@@ -209,6 +218,20 @@ def test_asked_to_stop_it_ends_after_a_piece_and_goes_on_later(store, recorded, 
     monkeypatch.undo()
     keep(Policy(keep_run_days=7), days=8)
     assert store.runs() == []
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 5), st.integers(1, 9)), unique_by=lambda c: c[:2]))
+def test_pieces_cover_every_step_once_and_only_a_single_step_is_larger_than_asked_for(counted):
+    left, covered = sorted(counted), []
+    while left:
+        stream, (first, last), taken = first_piece(left, 10)
+        piece, left = left[:taken], left[taken:]
+        assert {one[0] for one in piece} == {stream}
+        assert (piece[0][1], piece[-1][1]) == (first, last)
+        assert len(piece) == 1 or sum(one[2] for one in piece) <= 10
+        covered += piece
+
+    assert covered == sorted(counted)
 
 
 def test_a_piece_is_of_one_stream_and_holds_at_least_a_step():
