@@ -20,6 +20,7 @@ from typing import NoReturn, Self
 
 from entrostat.server.stopping import SIGNALS
 from entrostat.storage.store import Store
+from entrostat.wire.logs import event
 
 _log = logging.getLogger(__name__)
 
@@ -109,7 +110,7 @@ class Overseer:
                 found = self._found()
                 if found is not None and self.past.may_again:
                     self.reason = found
-                    _log.error("the server replaces itself: %s", found)
+                    event(_log, logging.ERROR, "replaces_itself", message=found)
                     stop()
                     return
 

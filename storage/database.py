@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from entrostat.storage import files, migrations, schema, views
 from entrostat.storage.errors import DatabaseHeld, StorageError
+from entrostat.wire.logs import event
 
 _log = logging.getLogger(__name__)
 
@@ -157,9 +158,9 @@ class Database:
             with files.written_aside(target) as partial:
                 self.copy_to(partial)
         except (StorageError, OSError) as error:
-            _log.warning("tables of version %d are migrated without keeping a copy: %s", version, error)
+            event(_log, logging.WARNING, "migrates", from_version=version, message=f"without keeping a copy: {error}")
         else:
-            _log.warning("tables of version %d are migrated; a copy of the file as it was: %s", version, target)
+            event(_log, logging.WARNING, "migrates", from_version=version, copy=str(target))
 
 
 def path_of(url: str) -> str:

@@ -18,6 +18,7 @@ from entrostat.storage.database import Database
 from entrostat.storage.streams import utc_now
 from entrostat.storage.writer import Writer
 from entrostat.wire.errors import NotFound
+from entrostat.wire.logs import event
 
 _log = logging.getLogger(__name__)
 
@@ -122,7 +123,8 @@ class Retention:
                 return
             remove(run, reason)
         if (used := self._used_after_checkpoint()) > max_bytes:
-            _log.warning("the database has %d MiB, over its limit, and all that is left is in use", used // 2**20)
+            message = f"the database has {used // 2**20} MiB, over its limit, and all that is left is in use"
+            event(_log, logging.WARNING, "over_its_limit", message=message)
 
     def _used_after_checkpoint(self) -> int:
         self._checkpoint()  # only then are removed rows free blocks
@@ -144,7 +146,7 @@ class Retention:
             self._delete_run(run.run_id, reason, lambda cursor: _is_at_rest(cursor, run))
         except NotFound:  # a person was quicker, or it goes on
             return
-        _log.warning("removed the run %s: %s", run.run_id, reason)
+        event(_log, logging.WARNING, "removed", run=run.run_id, message=f"the whole run: {reason}")
 
     def _remove_rows(self, run: _Run, reason: str) -> None:
         num_rows = sum(self._remove_pieces(run, what, reason) for what in EACH_RESPONSE)
@@ -153,7 +155,7 @@ class Retention:
         message = f"removed {num_rows} token and sequence rows: {reason}"
         self._writer.do(lambda cursor: _tell(cursor, run, message))
         self._changed(run.run_id)
-        _log.warning("run %s: %s", run.run_id, message)
+        event(_log, logging.WARNING, "removed", run=run.run_id, message=message)
 
     def _remove_pieces(self, run: _Run, what: str, reason: str) -> int:
         table = schema.ROW_TABLES[what].name

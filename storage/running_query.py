@@ -20,6 +20,7 @@ import duckdb
 import pyarrow as pa
 
 from entrostat.wire.errors import QueryError, QueryTimeout
+from entrostat.wire.logs import event
 
 _log = logging.getLogger(__name__)
 
@@ -139,7 +140,8 @@ class RunningQuery:
                 with contextlib.suppress(duckdb.ConnectionException):  # the store was closed without waiting for it
                     self._cursor.interrupt()
                 if self.told_to_stop_s > GRACE_S and not self._answer.done():
-                    _log.warning("a query cannot be stopped: %s", " ".join(self.sql.split())[:LOGGED_CHARS])
+                    said = " ".join(self.sql.split())[:LOGGED_CHARS]
+                    event(_log, logging.WARNING, "query_not_stopped", message=said)
                     self._settle(self._stopped[1])
 
     def _over_limit(self) -> QueryError | None:

@@ -354,7 +354,9 @@ class Writer:
 def _for_sender(error: BaseException) -> BaseException:
     """What the sender of a batch is told: whether sending it again can help."""
     if isinstance(error, duckdb.FatalException):
-        return DatabaseBroken(f"the database has stopped working ({str(error).splitlines()[0]}): restart the server")
+        return DatabaseBroken(
+            f"the database has stopped working ({str(error).splitlines()[0]}): the server replaces itself soon"
+        )
     if (full := disk_full(error)) is not None:
         return full
     if isinstance(error, duckdb.OutOfMemoryException):

@@ -133,7 +133,7 @@ def test_a_broken_database_is_said_and_does_not_take_the_metrics_with_it(watched
     with pytest.raises(duckdb.FatalException):
         watched.store.write(fail(duckdb.FatalException("FATAL Error: no")))
 
-    with pytest.raises(DatabaseBroken, match="restart the server"):
+    with pytest.raises(DatabaseBroken, match="stopped working"):
         watched.add()
     assert watched.reason == "database_broken"
     assert watched.look() == [("not_ready", "database_broken")]

@@ -145,7 +145,7 @@ def test_without_room_for_a_copy_it_is_migrated_all_the_same_and_that_is_said(ol
 
     assert version(old) == [(schema.SCHEMA_VERSION,)]
     assert copies(old) == []
-    assert "without keeping a copy: needs 5 MiB, has 3" in caplog.text
+    assert "without keeping a copy: needs 5 MiB, has 3" in caplog.records[0].fields["message"]
 
 
 def test_a_migration_that_fails_leaves_the_old_file(old, before, monkeypatch):
