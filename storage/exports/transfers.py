@@ -123,6 +123,8 @@ class Transfers:
         with self._database.reading() as reader:
             self._writer.know_baseline(taken.run, reader)
             known = [Stream(key, stream_id, taken.run, run_id) for key, stream_id in taken.streams.values()]
+            for stream in known:
+                self._writer.remember(stream)
             self._remember(run_id, known, desired.latest(reader).get(run_id))
         return Imported(run_id, len(known), taken.num_rows)
 

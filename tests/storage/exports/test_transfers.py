@@ -120,6 +120,16 @@ def test_a_batch_that_is_sent_again_after_the_import_is_held_once(tar, target):
     assert number_of(target, "token") == before + batch["token"].num_rows
 
 
+def test_a_run_that_was_deleted_and_taken_in_again_takes_its_streams_batches(tar, target):
+    import_(target, tar)
+    target.delete_run("full")
+    import_(target, tar)
+    _, _, rank, _, first, *_ = exported_run.STREAMS[0]
+    batch = exported_run.batch(np.random.default_rng(9), [first], rank)
+
+    assert target.add_batch(exported_run.stream_id(1), 99, batch, 10).result(60) is False
+
+
 def test_the_baseline_holds_for_what_comes_after_the_import(tar, target):
     import_(target, tar)
     number, session, rank, producer, *_ = exported_run.STREAMS[3]
