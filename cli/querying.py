@@ -1,6 +1,7 @@
 """``sql`` and ``runs``: questions to a server, or straight to a database file that no server holds."""
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -56,12 +57,18 @@ def sql(
 
 def _ask_file(database: Path, statement: str, max_rows: int) -> tuple["pa.Table", bool]:
     from entrostat.storage.store import Store
-    from entrostat.wire.errors import NotFound
+    from entrostat.wire.errors import EntrostatError, NotFound
 
     if not database.exists():
         raise NotFound(f"no database at {database}")
     with Store(f"duckdb://{database.resolve()}") as store:
-        answer = store.query(statement, max_rows=max_rows)
+        try:
+            answer = store.query(statement, max_rows=max_rows)
+        except EntrostatError as error:
+            if store.num_queries:  # the interpreter cannot end beside a thread that is inside the engine: it aborts
+                print(f"entrostat: {error}", file=sys.stderr, flush=True)
+                os._exit(1)
+            raise
         return answer.table, answer.is_truncated
 
 

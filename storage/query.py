@@ -65,10 +65,10 @@ class QueryPool:
             QueryTimeout: it took too long.
             QueryBusy: all slots are taken.
         """
-        self._guard.check(sql)
         if not self._slots.acquire(timeout=self._patience_s):
             raise QueryBusy(f"{self._max_queries} queries are running, as many as may: ask again in a moment")
         try:
+            self._guard.check(sql)  # in the slot: 100,000 characters take it a second
             cursor = self._database.cursor()
         except BaseException:
             self._slots.release()
