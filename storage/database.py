@@ -224,6 +224,8 @@ def _make(connection: duckdb.DuckDBPyConnection, found: int | None) -> None:
         connection.executemany("insert into raw.bin values (?, ?, ?)", schema.bin_rows())
     elif found < schema.SCHEMA_VERSION:
         migrations.migrate(connection, found)
+    else:
+        migrations.refuse_incomplete(connection)
     for statement in views.statements():
         connection.execute(statement)
 

@@ -91,10 +91,17 @@ def migrate(connection: duckdb.DuckDBPyConnection, found: int) -> None:
                 f"the tables could not be brought from version {found} to {step.version} ({step.change}): "
                 f"{str(error).splitlines()[0]}. The file is as it was"
             ) from error
+    refuse_incomplete(connection)
     for table in schema.ALL_TABLES:
         for statement in schema.comments(table):
             connection.execute(statement)
     connection.execute("update raw.meta set schema_version = ?", [schema.SCHEMA_VERSION])
+
+
+def refuse_incomplete(connection: duckdb.DuckDBPyConnection) -> None:
+    """Raises StorageError where a table is missing that a file of today's version has."""
+    if missing := {table.name for table in schema.ALL_TABLES} - raw_tables(connection):
+        raise StorageError(f"the database lacks the tables {sorted(missing)}: restore a backup (entrostat restore)")
 
 
 def raw_tables(connection: duckdb.DuckDBPyConnection) -> set[str]:

@@ -187,6 +187,17 @@ def test_a_file_that_does_not_say_its_version_is_refused(old):
         Store(f"duckdb://{old}")
 
 
+@pytest.mark.parametrize("is_old", [True, False])
+def test_a_file_that_lacks_a_table_is_refused_by_name(old, is_old):
+    if not is_old:
+        Store(f"duckdb://{old}").close()
+    with duckdb.connect(str(old)) as connection:
+        connection.execute("drop table raw.rule_state")
+
+    with pytest.raises(StorageError, match=r"lacks the tables \['rule_state'\]: restore"):
+        Store(f"duckdb://{old}")
+
+
 def test_all_signals_of_a_migrated_file_can_be_read(old):
     with Store(f"duckdb://{old}") as store:
         assert [run["run"] for run in store.runs()] == ["second", "first"]

@@ -1,11 +1,7 @@
 """Events of the server's own stand beside those of the producers."""
 
-import json
-
-import duckdb
 import pytest
 
-from entrostat.storage.store import Store
 from entrostat.wire.errors import NotFound
 
 SENT = {"step": 3, "time": "2026-01-01T00:00:00", "kind": "note", "message": "from the trainer"}
@@ -38,16 +34,3 @@ def test_it_goes_with_the_run_and_needs_one(store, produce, ask):
     assert ask("select count(*) from event") == [(0,)]
     with pytest.raises(NotFound):
         store.add_event("r", None, "asked", "by hand")
-
-
-def test_a_file_from_before_a_table_gets_it_at_opening(tmp_path):
-    path = tmp_path / "old.duckdb"
-    Store(f"duckdb://{path}").close()
-    with duckdb.connect(str(path)) as old:
-        old.execute("drop table raw.rule_state")
-    Store(f"duckdb://{path}").close()
-
-    with duckdb.connect(str(path)) as now:
-        columns = now.execute("select column_name from duckdb_columns() where table_name = 'rule_state'").fetchall()
-        assert now.execute("select count(*) from raw.meta").fetchall() == [(1,)]
-    assert json.dumps([c for (c,) in columns]) == '["run", "rule", "version", "step", "document"]'
