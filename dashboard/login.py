@@ -29,6 +29,8 @@ _PAGE = """<!doctype html>
 Made by <code>entrostat token add NAME --scope read --tokens FILE</code>.</p></main></body></html>
 """
 
+_AGAIN = '<!doctype html><meta http-equiv="refresh" content="0; url=/login?next={{ goal }}"><title>entrostat</title>'
+
 
 def visitor() -> Visitor | None:
     """Who asks, where somebody is signed in."""
@@ -86,7 +88,11 @@ class Login:
     def _asked(self) -> Response:
         if g.visitor is not None or not self._wants_tokens():
             return redirect(local(request.args.get("next")), 303)  # type: ignore[return-value]  # werkzeug's base
-        return self._page("", local(request.args.get("next")))
+        goal = local(request.args.get("next"))
+        if request.headers.get("Sec-Fetch-Site") in ("cross-site", "same-site"):
+            # Who follows a link from elsewhere comes without their cookie; asked from here, the browser sends it.
+            return Response(render_template_string(_AGAIN, goal=quote(goal, safe="")))
+        return self._page("", goal)
 
     def _sent(self) -> Response:
         goal, address = local(request.form.get("next")), request.remote_addr or ""

@@ -13,6 +13,7 @@ from entrostat.wire.messages import ActiveIntervention, Permissions
 from entrostat.wire.tables import TOKEN
 
 pytestmark = pytest.mark.browser
+LINK = "<a href='https://evil.example'>click</a>"  # Plotly makes a link of it, where it is not told that it is text
 OWN = "document.title='owned'"
 IMG = f'<img src=x onerror="{OWN}">'
 ATTACKS = [
@@ -36,6 +37,7 @@ def server(tmp_path_factory):
     run.client.send("PATCH", "/v1/runs/hostile", {"notes": ATTACK})
     run.report(range(1, 11))
     run.report_one(10, f"trainer/{IMG}", 1.0)
+    run.report_one(10, f"trainer/{LINK}", 1.0)
     row = {"step": 1, "seq": 0, "token_id": 5, "logp": -0.5, "entropy": 0.5, "reason": ATTACK[:900], "prob": 1.0}
     texts = [row | {"pos": place, "text": text} for place, text in enumerate(ATTACKS)]
     run._post({"token": pa.Table.from_pylist(texts, schema=TOKEN)})
@@ -44,7 +46,7 @@ def server(tmp_path_factory):
     run.event("absent", ATTACK, 1, {ATTACK: ["approx_kl"]})
     told = {"name": IMG, "params": {IMG: IMG}, "by": f"person:{IMG}", "because": ATTACK, "reason": ATTACK}
     run.event("intervention_on", ATTACK, 3, told)
-    run.event("intervention_refused", ATTACK, 4, told | {"name": f"2{IMG}"})
+    run.event("intervention_refused", ATTACK, 4, told | {"name": LINK})
     wanted = ActiveIntervention(name="scope", because=ATTACK[:1900], by=f"person:{IMG}"[:120])
     run.client.switch_on("hostile", wanted.name, wanted.because, ATTACK[:100])
     until(lambda: run.client.desired("hostile").proposals)
@@ -78,6 +80,10 @@ def harmless(page):
     assert page.dialogs == []
     for element in ("img[src=x]", "main iframe", "main script", "svg[onload]", "[onerror]", "a[href^='javascript']"):
         assert page.locator(element).count() == 0, element
+    links = (
+        "() => [...document.querySelectorAll('a')].map((a) => a.outerHTML).filter((a) => /href=.https:.*evil/.test(a))"
+    )
+    assert page.evaluate(links) == []
     assert [line for line in page.said if "Content Security Policy" in line] == []
 
 

@@ -174,6 +174,18 @@ def test_a_reader_looks_and_cannot_act_and_a_controller_acts_in_their_own_name(p
     assert page.evaluate("() => document.cookie") == ""
 
 
+def test_a_link_from_elsewhere_finds_who_is_signed_in(page, dashboard, tokens):
+    page.goto("/")
+    sign_in(page, tokens[1]["reader"])
+    expect(page.locator("table.runs")).to_be_visible()
+    page.goto("about:blank")
+    page.set_content(f'<a href="{dashboard.url}/run/first?x=time">look</a>')  # another site: the cookie is not sent
+    page.click("a")
+
+    expect(page.locator("h1")).to_have_text("first")
+    assert page.url.startswith(f"{dashboard.url}/run/first?x=time")
+
+
 def test_a_token_that_was_revoked_is_told_so_and_a_session_that_ended_asks_again(page, tokens):
     page.goto("/")
     sign_in(page, tokens[1]["gone"])

@@ -22,6 +22,7 @@ def full_batch(step, num_tokens=3):
 
 def _row(schema, step):
     row = {field.name: _VALUES.get(str(field.type), 1) for field in schema if "list" not in str(field.type)}
+    row |= {"detail": "{}"} if "detail" in row else {}
     return row | {"step": step}
 
 
