@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+import duckdb
+
 from entrostat.storage.errors import DiskFull
 from entrostat.storage.files import wal_of
 
@@ -78,7 +80,7 @@ class Disk:
 def disk_full(error: BaseException) -> DiskFull | None:
     """``error`` as ``DiskFull``, where it is the engine's word for a disk without room."""
     text = str(error)
-    if not any(said in text.lower() for said in _FULL):
+    if not isinstance(error, duckdb.Error) or not any(said in text.lower() for said in _FULL):
         return None
     return DiskFull(f"the server's disk is full ({text.splitlines()[0]}): make room, then send again", _RETRY_AFTER_S)
 

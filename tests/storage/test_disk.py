@@ -100,7 +100,7 @@ def test_the_sizes_are_those_of_the_files(tmp_path, produce):
     ],
 )
 def test_the_engines_words_for_a_full_disk(said, is_full):
-    assert (disk_full(RuntimeError(said)) is not None) == is_full
+    assert (disk_full(duckdb.IOException(said)) is not None) == is_full
 
 
 FULL_INSIDE_A_COMMIT = """

@@ -143,7 +143,7 @@ def test_the_manifest_is_held_to(tar, refused):
         ("token_row", lambda t: t.drop_columns(["ratio"]), "the column 'ratio' is missing"),
         ("token_row", lambda t: t.set_column(4, "pos", t["pos"].cast(pa.int64())), "'pos' is int64, it must be int32"),
         ("token_row", lambda t: with_column(t, "logp", [None] * t.num_rows), "'logp': 840 values are null"),
-        ("token_row", lambda t: with_column(t, "step", [-1] * t.num_rows), "'step': steps count from 0"),
+        ("token_row", lambda t: with_column(t, "step", [-1] * t.num_rows), "'step': it goes from 0 to"),
         ("token_row", lambda t: with_column(t, "stream", [99] * t.num_rows), "a stream that the export does not have"),
         ("token_row", lambda t: with_column(t, "stream", [-1] * t.num_rows), "a stream that the export does not have"),
         ("step_part", lambda t: with_column(t, "merge", ["avg"] * t.num_rows), "unknown merge rule 'avg'"),

@@ -8,6 +8,7 @@ import pytest
 from support import exported_run
 from support.exports import is_same, rewritten, rows_of_views, tables_of, tar_of
 
+from entrostat.storage import removals, runs
 from entrostat.storage.exports import importing
 from entrostat.storage.exports.layout import TABLES
 from entrostat.storage.schema import SCHEMA_VERSION
@@ -96,6 +97,22 @@ def test_the_same_export_is_not_taken_twice(tar, target):
     target.delete_run("full")
     assert import_(target, tar, "another").run_id == "another"
     assert number_of(target, "token where run = 'another'") > 0
+
+
+def test_what_was_removed_of_a_run_goes_with_it_under_its_name(tar, target, tmp_path):
+    import_(target, tar)
+
+    def remove(cursor):
+        key = runs.key_of(cursor, "full")
+        [(stream,)] = cursor.execute("select min(stream) from raw.stream where run = ?", [key]).fetchall()
+        removals.rows_removed(cursor, (key, "full"), stream, "token", 3, (1, 2), "kept 7 days")
+
+    target.write(remove)
+    with Store(f"duckdb://{tmp_path / 'c.duckdb'}") as third:
+        import_(third, tar_of(target), "another")
+        shown = third.query("select run, what, num_rows, from_step, to_step, reason from removal", 10).table.to_pylist()
+
+    assert [tuple(row.values()) for row in shown] == [("another", "token", 3, 1, 2, "kept 7 days")]
 
 
 def test_a_name_that_is_taken_gets_a_number_or_is_refused(tar, target, produce):
