@@ -6,10 +6,15 @@ from typing import Any
 
 REDACTED = "<redacted>"
 
+_OF_A_TOKENIZER = ("pad", "eos", "bos", "unk", "mask", "sep", "cls", "image", "video", "audio", "think", "end", "start")
+_OF_A_LOCK = ("^", "api", "access", "secret", "private", "auth", "ssh", "encryption", "signing", "license", "account")
 _SECRET_NAME = re.compile(
-    r"token$|key$|secret|passw|passphrase|pwd$|credential|authorization|bearer|cookie|connection_?string|dsn$",
+    "".join(rf"(?<!{name}_)" for name in _OF_A_TOKENIZER)
+    + rf"token$|(?:{'|'.join(_OF_A_LOCK)})_?key$"
+    + r"|secret|passw|passphrase|pwd$|credential|authorization|bearer|cookie|connection_?string|dsn$",
     re.IGNORECASE,
 )
+"""Of settings; not the ``eos_token`` of a tokenizer, nor the ``prompt_key`` of a table."""
 _SECRET_TEXT = re.compile(
     r"""(?<=://)[^/\s:@"']*:[^/\s@"']+(?=@)          # name:password of an address
     | \b(?:hf|es|gh[pousr]|glpat|xox[abprs]|sk|rk|pk|nvapi|wandb_v\d)[_-]          # tokens that say whose they are,

@@ -40,13 +40,15 @@ def test_ordinary_text_is_kept(text):
 
 
 @pytest.mark.parametrize(
-    "name", ["hub_token", "WANDB_API_KEY", "aws_secret_access_key", "db_password", "HF_TOKEN", "dsn"]
+    "name",
+    ["hub_token", "WANDB_API_KEY", "aws_secret_access_key", "db_password", "HF_TOKEN", "dsn", "token", "apikey", "key"],
 )
 def test_names_of_secrets(name):
     assert is_secret(name)
 
 
-@pytest.mark.parametrize("name", ["tokens", "num_input_tokens_seen", "eos_token_id", "tokenizer", "max_keys", "author"])
+@pytest.mark.parametrize("name", ["tokens", "num_input_tokens_seen", "eos_token_id", "tokenizer", "max_keys", "author",
+                                  "eos_token", "pad_token", "image_token", "prompt_key", "reward_fn_key"])  # fmt: skip
 def test_names_of_settings(name):
     assert not is_secret(name)
 
