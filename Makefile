@@ -115,12 +115,13 @@ bench-server: $(VENV)/.installed  ## rows a second over HTTP until durable, besi
 	@echo "==> benchmarks/server_ingest.py $(ARGS)"
 	$(BIN)/python -P benchmarks/server_ingest.py $(ARGS)
 
-# Stories that hypothesis makes up, and twice as many kills; the figures are in docs/reliability.md.
+# So many stories of tests/flow/test_exactly_once.py, twice as many kills, statements and bodies in proportion.
 FAULTS ?= 60
-faults: $(VENV)/.installed  ## kill -9, lost requests, full disks, wrong clocks, at length: is every row there, once? (FAULTS=200)
+FAULTS_TESTS := $(addprefix tests/, flow/test_exactly_once.py flow/test_kills.py storage/test_sql_guard_fuzz.py \
+	wire/test_hostile_bodies.py server/test_hostile_bodies.py server/test_openapi_fuzz.py)
+faults: $(VENV)/.installed  ## kill -9, lost requests, full disks, hostile SQL and bodies, at length (FAULTS=200)
 	@echo "==> pytest with ENTROSTAT_FAULTS=$(FAULTS)"
-	ENTROSTAT_FAULTS=$(FAULTS) $(BIN)/python -P -m pytest -s --timeout 7200 tests/flow/test_exactly_once.py \
-		tests/flow/test_kills.py $(ARGS)
+	ENTROSTAT_FAULTS=$(FAULTS) $(BIN)/python -P -m pytest -s --timeout 7200 --durations 12 $(FAULTS_TESTS) $(ARGS)
 
 load: $(VENV)/.installed  ## 32 runs at once, heavy SQL, a server that stood still: latencies, memory, every row counted
 	@echo "==> benchmarks/load.py $(ARGS)"

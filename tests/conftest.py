@@ -6,7 +6,8 @@
 import os
 
 from hypothesis import settings
+from support.faults import FAULTS
 
 settings.register_profile("same", derandomize=True, deadline=None)
 settings.register_profile("random", deadline=None)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "random" if FAULTS else "same"))

@@ -5,7 +5,6 @@ the probes do what hypothesis makes up (tests/support/forked.py, faulty_network.
 """
 
 import json
-import os
 import random
 import tempfile
 import time
@@ -24,15 +23,14 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from support.faulty_network import FAULTS, FaultyNetwork
+from support.faults import FAULTS
+from support.faulty_network import WAYS, FaultyNetwork
 from support.forked import Probe, Server, restored
 from support.patience import PATIENCE_S
 from support.service import free_port
 
 from entrostat.wire.client import Client, push
 
-LONG = int(os.environ.get("ENTROSTAT_FAULTS", "0"))
-"""So many stories, others each time; 0: a few, always the same."""
 A_MOMENT = st.sampled_from([0.0, 0.02, 0.05, 0.1])
 """Until a kill: what was just put is on its way then."""
 
@@ -123,7 +121,7 @@ class Telemetry(RuleBasedStateMachine):
         told.is_disk_full = not told.is_disk_full
         told.probe.ask("disk", "full" if told.is_disk_full else "roomy")
 
-    @rule(faults=st.lists(st.sampled_from(FAULTS), min_size=1, max_size=6), is_handed_over=st.booleans())
+    @rule(faults=st.lists(st.sampled_from(WAYS), min_size=1, max_size=6), is_handed_over=st.booleans())
     def disturb_the_network(self, faults, is_handed_over):
         self.network.faults.extend(faults)
         self.put(2, 5, is_handed_over)
@@ -241,9 +239,9 @@ def test_what_was_accepted_is_stored_once_or_counted():
     run_state_machine_as_test(
         Telemetry,
         settings=settings(
-            max_examples=LONG or 12,
-            stateful_step_count=30 if LONG else 20,
-            derandomize=not LONG,
+            max_examples=FAULTS or 12,
+            stateful_step_count=30 if FAULTS else 20,
+            derandomize=not FAULTS,
             database=None,
             deadline=None,
             print_blob=True,

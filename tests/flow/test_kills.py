@@ -3,25 +3,24 @@
 ``make faults`` does it many more times.
 """
 
-import os
 import random
 import time
 
 import duckdb
 import numpy as np
 import pytest
+from support.faults import FAULTS
 from support.forked import Server
 from support.forked_trainer import BATCH, LENGTH, Pusher, Trainer, batch_of
 from support.patience import until
 from support.service import free_port
 
-LONG = int(os.environ.get("ENTROSTAT_FAULTS", "0"))
-KILLS = 2 * LONG or 8
+KILLS = 2 * FAULTS or 8
 
 
 @pytest.mark.slow
 def test_kills_at_random_moments_lose_double_and_tear_nothing(tmp_path):
-    chance = random.Random(int(time.time()) if LONG else 7)
+    chance = random.Random(time.time() if FAULTS else 7)
     server = Server(tmp_path / "data", free_port()).start()
     url = f"http://127.0.0.1:{server.port}"
     trainers = [Trainer(tmp_path, url, 0, 0.002)]

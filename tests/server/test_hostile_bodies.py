@@ -1,6 +1,5 @@
 """The real server and the same bodies: a refusal by name, nothing of it stored, the process alive and no larger."""
 
-import os
 import random
 import socket
 import time
@@ -8,13 +7,14 @@ from pathlib import Path
 
 import httpx
 import pytest
+from support.faults import FAULTS
 from support.hostile import bombs, crafted, sound_tables, unpacked, zstd
 from support.patience import until
 
 from entrostat.wire.codec import CONTENT_TYPE, encode
 from entrostat.wire.tables import TABLES
 
-EXAMPLES = int(os.environ.get("ENTROSTAT_FUZZ_EXAMPLES", "5")) * 60
+EXAMPLES = (FAULTS or 5) * 60
 VIEWS = ("step", "step_metric", "histogram", "profile", "sequence", "prompt", "token", "event", "stream", "run")
 
 

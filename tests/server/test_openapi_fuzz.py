@@ -1,25 +1,24 @@
 """The whole API against its own OpenAPI document: schemathesis sends what fits it and what does not, to a real server.
 
-``ENTROSTAT_FUZZ_EXAMPLES=200`` sends more to each endpoint, drawn anew each time (``make test`` always draws the same).
+``make faults`` sends more to each endpoint, drawn anew each time (``make test`` always draws the same).
 """
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from support.faults import FAULTS
 
 from entrostat.server.auth import add_token
 
-EXAMPLES = os.environ.get("ENTROSTAT_FUZZ_EXAMPLES")
 CHECKS = ["--checks", "all", "--exclude-checks", "positive_data_acceptance"]
 """All but one: a schema cannot say which texts are SQL, or rules, or which name the address repeats."""
 RUN = {"run_id": "my-run", "session_id": f"{1:032x}", "started": "2026-01-01T00:00:00Z"}
 
 
 def fuzzed(server, folder, *options):
-    drawn = ["--max-examples", EXAMPLES] if EXAMPLES else ["--max-examples", "4", "--generation-deterministic"]
+    drawn = ["--max-examples", str(FAULTS)] if FAULTS else ["--max-examples", "4", "--generation-deterministic"]
     command = [
         str(Path(sys.executable).with_name("schemathesis")), "run", f"{server.url}/openapi.json", *drawn, *CHECKS,
         "--continue-on-failure", "--suppress-health-check", "all", "--warnings", "off", "--no-color", *options,

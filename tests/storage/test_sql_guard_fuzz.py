@@ -1,10 +1,9 @@
 """Made-up statements against the guard, judged by the engine itself: what passes reads the public views and no more.
 
-``ENTROSTAT_FUZZ_EXAMPLES=20000 HYPOTHESIS_PROFILE=random`` looks for longer, and elsewhere each time.
+``make faults`` looks for longer, and elsewhere each time.
 """
 
 import contextlib
-import os
 import re
 
 import duckdb
@@ -12,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.attacks import REFUSED
+from support.faults import FAULTS
 from support.sql_grammar import VIEWS, selects
 
 from entrostat.storage.sql_guard import Guard
@@ -19,7 +19,7 @@ from entrostat.storage.store import Store
 from entrostat.storage.views import PUBLIC_VIEWS
 from entrostat.wire.errors import EntrostatError, QueryError
 
-EXAMPLES = int(os.environ.get("ENTROSTAT_FUZZ_EXAMPLES", "120"))
+EXAMPLES = FAULTS * 25 or 120
 LONG = settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
 CANARY = "canary-7b1e"
 

@@ -6,7 +6,7 @@ import time
 from collections import deque
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-FAULTS = ("lost_request", "lost_answer", "twice", "cut", "slow", "busy")
+WAYS = ("lost_request", "lost_answer", "twice", "cut", "slow", "busy")
 """The request never arrives · its answer never does · it arrives twice · half of it does · late · a proxy says 503."""
 
 

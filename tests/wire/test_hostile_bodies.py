@@ -1,13 +1,13 @@
 """Whatever a body holds, decoding it gives rows as agreed or a refusal by name: no other error, no crash, no memory."""
 
 import contextlib
-import os
 import subprocess
 import sys
 
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
+from support.faults import FAULTS
 from support.hostile import bombs, crafted, damaged, sound_tables, unpacked, zstd
 
 from entrostat.wire import strict_json
@@ -18,7 +18,7 @@ from entrostat.wire.tables import TABLES
 REFUSALS = (MalformedBatch, TooLarge, UnknownVersion)
 SOUND = encode(sound_tables())
 RAW = unpacked(SOUND)
-EXAMPLES = int(os.environ.get("ENTROSTAT_FUZZ_EXAMPLES", "10")) * 40
+EXAMPLES = (FAULTS or 10) * 40
 
 
 def readable(tables):
