@@ -23,19 +23,23 @@ class OpenFile:
     """
 
     def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        self._descriptor: int | None = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
 
     def copy_to(self, target: Path) -> int:
         """Write the file's bytes to ``target``, which must not be there; returns how many. Nobody may write meanwhile.
 
         Where the file system can share blocks between files (btrfs, xfs) nothing is copied.
         """
+        if self._descriptor is None:
+            raise StorageError("the database is closed: nothing can be copied")
         with target.open("xb") as out:
             return _copied(self._descriptor, out.fileno())
 
     def close(self) -> None:
-        """Let go of it; the engine has closed the file before."""
-        os.close(self._descriptor)
+        """Let go of it; the engine has closed the file before. Repeating it is harmless."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
 
 
 def copy(source: Path, target: Path) -> int:

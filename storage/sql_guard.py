@@ -18,6 +18,9 @@ MAX_CHARS = 100_000
 MAX_DEPTH = 200
 """Of brackets: 50,000 conditions in a row took the binder 6 s, deep nesting costs it stack."""
 
+MAX_LEVELS = 500
+"""Of the parsed statement: walking takes a frame a level, and Python's own bound is what others in the process set."""
+_TOO_DEEP = "the statement is nested too deep: split it with WITH"
 _TABLE_FUNCTIONS = {"range", "generate_series", "unnest"}
 _FROM_KINDS = {"BASE_TABLE", "TABLE_FUNCTION", "SUBQUERY", "JOIN", "EXPRESSION_LIST", "EMPTY", "PIVOT"}
 _NODE_KINDS = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
@@ -61,7 +64,7 @@ class Guard:
                 raise QueryForbidden(f"send one statement at a time, found {len(statements)}")
             self._query(statements[0]["node"], frozenset())
         except RecursionError:
-            raise QueryForbidden("the statement is nested too deep: split it with WITH") from None
+            raise QueryForbidden(_TOO_DEEP) from None
 
     def close(self) -> None:
         """Let go of the parser."""
@@ -74,6 +77,8 @@ class Guard:
         except duckdb.Error as error:
             raise QueryError(f"the statement cannot be read: {error}") from error
         document = json.loads(text)
+        if _levels(document) > MAX_LEVELS:
+            raise QueryForbidden(_TOO_DEEP)
         if document.get("error"):
             message = document.get("error_message", "")
             if "Only SELECT" in message:
@@ -201,3 +206,17 @@ def _depth(sql: str) -> int:
         elif character in ")]}":
             depth -= 1
     return deepest
+
+
+def _levels(document: Any) -> int:
+    """How deep lists and objects lie in one another."""
+    levels, layer = 0, [document]
+    while layer:
+        levels += 1
+        layer = [
+            inner
+            for outer in layer
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, (dict, list))
+        ]
+    return levels

@@ -1,5 +1,6 @@
 """The benchmark's own parts: what it says was kept must be there, and a broken record must not count."""
 
+import logging
 import sys
 from pathlib import Path
 
@@ -13,7 +14,8 @@ def trackers(monkeypatch):
     monkeypatch.syspath_prepend(str(FOLDER))
     import trackers
 
-    return trackers
+    yield trackers
+    logging.disable(logging.NOTSET)  # some of them are silenced, each in a process of its own
 
 
 @pytest.fixture

@@ -131,4 +131,4 @@ def test_an_event_carries_its_values_as_json():
     Recorder(sink).event("note", "hello", 3, answer=42)
 
     row = codec.decode(codec.encode(sink.batches[0]))["event"].to_pylist()[0]
-    assert (row["kind"], row["message"], row["step"], row["detail"]) == ("note", "hello", 3, '{"answer": 42}')
+    assert (row["kind"], row["message"], row["step"], row["detail"]) == ("note", "hello", 3, '{"answer":42}')

@@ -79,7 +79,7 @@ def test_a_file_that_is_no_database(own_server, tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "entrostat.duckdb").write_bytes(b"no database" * 1000)
 
-    assert "cannot open" in refusal(own_server())
+    assert "cannot read" in refusal(own_server())
 
 
 def without_room():

@@ -153,7 +153,7 @@ def test_a_migration_that_fails_leaves_the_old_file(old, before, monkeypatch):
     wrong = migrations.Step(migrations.STEPS[-1].version, "wrong", ("alter table raw.nothing add column x int",))
     monkeypatch.setattr(migrations, "STEPS", (*migrations.STEPS[:-1], wrong))
 
-    with pytest.raises(StorageError, match=r"from version 1 to 3 \(wrong\).*as it was"):
+    with pytest.raises(StorageError, match=rf"from version 1 to {schema.SCHEMA_VERSION} \(wrong\).*as it was"):
         Store(f"duckdb://{old}")
     assert (contents(old), described(old)) == (before, shape)
     monkeypatch.undo()

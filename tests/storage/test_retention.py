@@ -22,7 +22,11 @@ def keep(store):
 
     def apply(policy, days=0.0):
         clock = Retention(
-            store._database, store._writer, store.delete_run, store._touch, lambda: utc_now() + timedelta(days=days)
+            store._database,
+            store._writer,
+            store._delete_old_run,
+            store._touch,
+            lambda: utc_now() + timedelta(days=days),
         )
         clock.apply(policy)
 
@@ -203,7 +207,7 @@ def test_batches_get_in_between_the_pieces(store, produce, recorded, keep, monke
 def test_asked_to_stop_it_ends_after_a_piece_and_goes_on_later(store, recorded, keep, monkeypatch):
     recorded("a")
     monkeypatch.setattr(retention, "PIECE_ROWS", (3, 3))
-    one = Retention(store._database, store._writer, store.delete_run, store._touch, lambda: utc_now() + 8 * DAY)
+    one = Retention(store._database, store._writer, store._delete_old_run, store._touch, lambda: utc_now() + 8 * DAY)
     plain = retention._removing
 
     def stopping(*given):

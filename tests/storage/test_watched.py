@@ -84,10 +84,12 @@ def test_what_probes_dropped_is_added_up_by_reason(produce, watched):
     assert set(watched()["other"].losses.num_steps.values()) == {0}
 
 
-def test_a_reason_that_nobody_knows_is_one_label_and_a_broken_detail_is_none(produce, watched):
+def test_a_reason_that_nobody_knows_is_one_label_and_a_broken_detail_is_none(produce, watched, store):
     producer = produce("r")
     producer.send(event=[dropped(reason=f"made up {k}", steps=1) for k in range(5)])
-    producer.send(event=[dropped(reason="queue_full", steps="many"), event("dropped") | {"detail": "[no json"}])
+    producer.send(event=[dropped(reason="queue_full", steps="many"), event("dropped") | {"detail": "{}"}])
+    # Of a producer's it is refused now; an older file may have one.
+    store.write(lambda cursor: cursor.execute("update raw.event_row set detail = '[no json' where detail = '{}'"))
 
     assert watched()["r"].losses.num_steps == {"queue_full": 0, "spool_full": 0, "other": 5}
 

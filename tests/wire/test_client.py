@@ -8,7 +8,7 @@ import httpx
 import pyarrow as pa
 import pytest
 
-from entrostat.wire.client import Client, _refusal, push
+from entrostat.wire.client import Client, push, refusal
 from entrostat.wire.codec import encode
 from entrostat.wire.errors import EntrostatError, Refused, ServerDown, SpoolError
 from entrostat.wire.retry import Backoff, Verdict, verdict_on
@@ -44,7 +44,7 @@ def test_documents_and_parameters(server, client):
     assert paths == ["/v1/runs?search=a+b", "/v1/runs?name=a&name=b&to_step=0", "/v1/runs/..%2Fx/desired"]
 
 
-def test_a_refusal_carries_the_servers_words_and_the_place(client):
+def test_arefusal_carries_the_servers_words_and_the_place(client):
     with pytest.raises(Refused, match=r"404 not_found: no such page.*table t, column c") as caught:
         client.get("/nowhere")
     assert (caught.value.status, caught.value.code) == (404, "not_found")
@@ -115,14 +115,14 @@ def test_what_is_no_token_is_refused_without_showing_it():
 def test_retry_after_is_read_in_seconds_or_as_a_date(header, low, high):
     if isinstance(header, timedelta):  # from now, not from when the tests were collected
         header = format_datetime(datetime.now(UTC) + header)
-    refused = _refusal(httpx.Response(503, headers={"Retry-After": header}, content=b"<html>busy"))
+    refused = refusal(httpx.Response(503, headers={"Retry-After": header}, content=b"<html>busy"))
     assert low <= refused.retry_after_s <= high
     assert (refused.code, refused.message) == ("http_503", "<html>busy")
 
 
 @pytest.mark.parametrize("header", ["soon", "-1", ""])
 def test_a_retry_after_that_says_nothing_is_none(header):
-    assert _refusal(httpx.Response(503, headers={"Retry-After": header})).retry_after_s is None
+    assert refusal(httpx.Response(503, headers={"Retry-After": header})).retry_after_s is None
 
 
 def test_waits_double_with_jitter_up_to_the_longest(monkeypatch):
