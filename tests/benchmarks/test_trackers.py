@@ -14,8 +14,10 @@ def trackers(monkeypatch):
     monkeypatch.syspath_prepend(str(FOLDER))
     import trackers
 
+    ours = logging.getLogger("entrostat")
+    level = ours.level
     yield trackers
-    logging.disable(logging.NOTSET)  # some of them are silenced, each in a process of its own
+    ours.setLevel(level)  # ours is silenced where it is measured, which is a process of its own
 
 
 @pytest.fixture

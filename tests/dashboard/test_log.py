@@ -6,7 +6,6 @@ import subprocess
 import sys
 
 import httpx
-import pytest
 from support.patience import PATIENCE_S, until
 from support.service import free_port
 
@@ -26,11 +25,20 @@ def answers(port):
         return None
 
 
-@pytest.mark.parametrize(("address", "token"), [("anna:secret@127.0.0.1:1", ""), ("127.0.0.1:1", "es_" + 4 * DIGITS)])
-def test_it_says_when_it_starts_and_stops_and_stops_in_order(tmp_path, address, token):
+def test_an_address_that_cannot_be_used_is_said_without_its_password(tmp_path):
+    with open(tmp_path / "log", "w") as log:
+        process = dashboard(log, free_port(), "--server-url", "http://anna:secret@127.0.0.1:1", token="es_1")
+
+    assert process.wait(PATIENCE_S) == 2
+    said = (tmp_path / "log").read_text()
+    assert "only one can be sent" in said
+    assert "secret" not in said
+
+
+def test_it_says_when_it_starts_and_stops_and_stops_in_order(tmp_path):
     port, path = free_port(), tmp_path / "log"
     with open(path, "w") as log:
-        process = dashboard(log, port, "--server-url", f"http://{address}", token=token)
+        process = dashboard(log, port, "--server-url", "http://127.0.0.1:1", token="es_" + 4 * DIGITS)
     until(lambda: answers(port), "the dashboard does not answer")
     process.terminate()
     process.wait(PATIENCE_S)
@@ -39,5 +47,4 @@ def test_it_says_when_it_starts_and_stops_and_stops_in_order(tmp_path, address, 
     assert process.returncode == 0
     assert [line["event"] for line in lines] == ["started", "stopped"]
     assert lines[0]["url"] == f"http://127.0.0.1:{port}"
-    assert "secret" not in path.read_text()
     assert DIGITS not in path.read_text()

@@ -13,8 +13,8 @@ from support.faults import FAULTS
 from entrostat.server.auth import add_token
 
 CHECKS = ["--checks", "all", "--exclude-checks", "positive_data_acceptance", "--exclude-path", "/v1/runs/import"]
-"""All but one: a schema cannot say which texts are SQL, or rules, or which name the address repeats. All routes but one:
-it takes a tar, which ``tests/storage/exports/test_hostile.py`` makes up."""
+"""All checks but one: a schema cannot say which texts are SQL, or rules, or which name the address repeats. And all
+routes but one: it takes a tar, which ``tests/storage/exports/test_hostile.py`` makes up."""
 RUN = {"run_id": "my-run", "session_id": f"{1:032x}", "started": "2026-01-01T00:00:00Z"}
 
 

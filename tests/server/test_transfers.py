@@ -57,7 +57,10 @@ def test_a_run_goes_out_and_comes_in_again(server):
     assert server.ask("select count(*), sum(entropy), sum(token_id) from token") == before
     assert server.http.get("/v1/runs/back").json()["last_step"] == 12
     # The body was 140 KB of a server that takes 1 MB: the limit of batches is not the import's.
-    assert sorted(p.name for p in server.data.iterdir() if not p.name.startswith("entrostat.duckdb")) == ["backups"]
+    assert sorted(p.name for p in server.data.iterdir() if not p.name.startswith("entrostat.duckdb")) in (
+        [],
+        ["backups"],
+    )
 
 
 def test_what_cannot_be_taken_in_says_why(server):
