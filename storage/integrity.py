@@ -205,7 +205,8 @@ def _counts(cursor: duckdb.DuckDBPyConnection, present: set[str]) -> Iterator[Fi
 
 def _gaps(cursor: duckdb.DuckDBPyConnection) -> Iterator[Finding]:
     rows = cursor.execute(
-        "select stream_id, max(seq)::bigint + 1 - count(*) as missing from raw.batch group by stream_id having missing > 0"
+        "select stream_id, max(seq)::bigint + 1 - count(*) as missing from raw.batch group by stream_id "
+        "having missing > 0"
     ).fetchall()
     for stream_id, num_missing in rows:
         text = (
