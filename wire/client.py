@@ -366,7 +366,8 @@ def _adopt(
     except SpoolBusy:
         report.num_live += 1
     except SpoolError as error:
-        report.problems.append(str(error))
+        if pending.path.exists():  # else another push sent and removed it meanwhile
+            report.problems.append(str(error))
 
 
 def _push_stream(

@@ -219,7 +219,7 @@ def pending_streams(root: Path) -> Iterator[PendingStream]:
         SpoolError: ``root`` is not a directory or cannot be read.
     """
     for path in _streams(root):
-        with _explained(path):
+        with _explained(path), contextlib.suppress(FileNotFoundError):  # another push sent and removed it meanwhile
             tails = {seq: size for seq, size in numbered(path, TAIL).items() if size}
             batches, rejected = tails | numbered(path, BATCH), _batches_in(path / REJECTED)
             sizes = [*batches.values(), *(left.size for left in left_in(path))]
@@ -243,9 +243,12 @@ def sweep(root: Path) -> None:
 def _streams(root: Path) -> list[Path]:
     if not root.exists():
         return []
+    found = []
     with _explained(root):
-        runs = sorted(p for p in root.iterdir() if _is_valid(_RUN_ID, p.name) and p.is_dir())
-        return [p for run in runs for p in sorted(run.iterdir()) if _is_valid(_STREAM_ID, p.name) and p.is_dir()]
+        for run in sorted(p for p in root.iterdir() if _is_valid(_RUN_ID, p.name) and p.is_dir()):
+            with contextlib.suppress(FileNotFoundError):  # as above
+                found += [p for p in sorted(run.iterdir()) if _is_valid(_STREAM_ID, p.name) and p.is_dir()]
+    return found
 
 
 def is_live(path: Path) -> bool:

@@ -86,4 +86,4 @@ class Pusher:
 def _push(spool, url):
     with Client(url) as client:
         report = push(Path(spool), client, restore=restore, patience_s=PATIENCE_S)
-    sys.exit(1 if report.problems else 0)
+    sys.exit("\n".join(report.problems) or 0)

@@ -1,6 +1,7 @@
 """The client and push: one error for each kind of trouble, each with what to do."""
 
 import json
+import shutil
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
@@ -44,7 +45,7 @@ def test_documents_and_parameters(server, client):
     assert paths == ["/v1/runs?search=a+b", "/v1/runs?name=a&name=b&to_step=0", "/v1/runs/..%2Fx/desired"]
 
 
-def test_arefusal_carries_the_servers_words_and_the_place(client):
+def test_a_refusal_carries_the_servers_words_and_the_place(client):
     with pytest.raises(Refused, match=r"404 not_found: no such page.*table t, column c") as caught:
         client.get("/nowhere")
     assert (caught.value.status, caught.value.code) == (404, "not_found")
@@ -201,6 +202,22 @@ def test_push_says_which_stream_it_cannot_read_and_sends_the_others(server, clie
     report = push(tmp_path, client)
     assert report.num_sent == 1
     assert "open.json" in report.problems[0]
+
+
+def test_push_passes_over_a_stream_that_another_push_sent_meanwhile(client, spool, tmp_path, monkeypatch):
+    spool("a" * 32, 2)
+    spool("b" * 32, 1)
+    adopt = SpoolStream.adopt
+
+    def too_late(path, restore=None):
+        if path.name.startswith("a"):
+            shutil.rmtree(path)
+        return adopt(path, restore)
+
+    monkeypatch.setattr(SpoolStream, "adopt", too_late)
+    report = push(tmp_path, client)
+
+    assert (report.num_sent, report.problems) == (1, [])
 
 
 def test_push_of_no_directory_is_an_error_and_of_none_is_nothing(client, tmp_path):

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from entrostat.wire import spool
 from entrostat.wire.errors import SpoolBusy, SpoolError
 from entrostat.wire.spool import SpoolStream, pending_streams, sweep
 
@@ -84,6 +85,21 @@ def test_what_is_left_of_streams_with_nothing_to_send_is_swept_away_and_nothing_
     assert sorted(p.name for p in (tmp_path / "run").iterdir()) == sorted([ID, f"{1:032x}", f"{2:032x}"])
     for one in [*others[1:], stream]:
         one.release()
+
+
+def test_a_stream_that_goes_while_it_is_looked_at_is_passed_over(stream, tmp_path, opening, monkeypatch):
+    other = SpoolStream.create(tmp_path, opening, "0" * 32)
+    other.write(0, b"body")
+    look = spool.numbered
+
+    def gone(path, suffix):
+        if path.name == ID:
+            raise FileNotFoundError(path)
+        return look(path, suffix)
+
+    monkeypatch.setattr(spool, "numbered", gone)
+    assert [found.path.name for found in pending_streams(tmp_path)] == ["0" * 32]
+    other.release()
 
 
 def test_a_rejected_batch_is_kept_with_its_reason(stream, tmp_path):
