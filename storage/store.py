@@ -173,10 +173,13 @@ class Store:
         self._remember(run_id, written)
         return written
 
-    def _remember(self, run_id: str, written: DesiredState) -> None:
-        with self._lock:
-            if written.version >= self.desired(run_id).version:
-                self._desired[run_id] = written
+    def _remember(self, run_id: str, _: DesiredState) -> None:
+        # Not ``written`` itself: a run that was deleted meanwhile, and begun anew, would keep what the old one had on.
+        with self._lock, self._database.reading() as cursor:
+            if (newest := desired.latest(cursor).get(run_id)) is not None:
+                self._desired[run_id] = newest
+            else:
+                self._desired.pop(run_id, None)
         self._thresholds.look_at(run_id)
 
     def runs(self, search: str | None = None, limit: int = 100) -> list[dict[str, Any]]:
@@ -271,11 +274,10 @@ class Store:
                 gone = {k: s for k, s in self._streams.items() if s.run == key}
                 self._streams = {k: s for k, s in self._streams.items() if k not in gone}
                 self._writer.forget(key, gone.values())
+                self._summaries.pop(run_id, None)
+                self._desired.pop(run_id, None)
 
         self._writer.do(remove)
-        with self._lock:
-            self._summaries.pop(run_id, None)
-            self._desired.pop(run_id, None)
         self._thresholds.look_at(run_id)
         self._touch(run_id)
 

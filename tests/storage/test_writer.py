@@ -183,3 +183,13 @@ def test_floats_of_tokens_are_rounded_and_weights_are_not(tmp_path, produce):
             assert row["top2_logp"] == pytest.approx(-2.9877 if decimals else -2.987654, abs=1e-6)
             assert row["prob"] == pytest.approx(1.5e-6)
             assert row["scope"] is None
+
+
+def test_what_was_on_in_a_deleted_run_is_not_on_in_the_one_that_is_begun_anew(store, produce):
+    produce("r").metric(1, 0.5)
+    late = store.change_desired("r", lambda held: held.model_copy(update={"is_armed": False}))
+    store.delete_run("r")
+    produce("r", session=9).metric(1, 0.5)
+    store._remember("r", late)  # on another thread, which was slower than the delete
+
+    assert store.desired("r").version == 0
