@@ -9,6 +9,7 @@ every run goes on (SIGSTOP), and has it all to take at once; everybody is done. 
 
 import argparse
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -81,6 +82,7 @@ def produce(url: str, spool: str, runs: list[str], rows: int) -> None:
     ]  # fmt: skip
 
     def tables(step: int) -> dict[str, pa.Table]:
+        """As ``reduce`` makes them: called on the sender's own thread."""
         tokens = block.set_column(0, TOKEN.field("step"), pa.array(np.full(rows, step, np.int32)))
         return {"step_metric": metric_rows(step, parts), "token": tokens}
 
@@ -105,7 +107,7 @@ def produce(url: str, spool: str, runs: list[str], rows: int) -> None:
         steps[0] += 1
         for sender in senders:
             began = time.perf_counter()
-            sender.put(lambda step=steps[0]: tables(step), block.nbytes, token_rows=rows)  # type: ignore[misc]
+            sender.put(functools.partial(tables, steps[0]), block.nbytes, token_rows=rows)
             slowest[0] = max(slowest[0], time.perf_counter() - began)
     began = time.perf_counter()
     flushed = [sender.flush(300) for sender in senders]

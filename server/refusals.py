@@ -43,8 +43,8 @@ class RefusalCounter:
 
         try:
             await self._app(scope, receive, seen)
-        except Exception:
-            self._metrics.refused("internal_error")  # its answer is made outside of us
+        except Exception:  # only counted here: its answer is made outside of us
+            self._metrics.refused("internal_error")
             raise
 
     def _answered(self, scope: Scope, status: int) -> None:

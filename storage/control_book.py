@@ -30,10 +30,10 @@ class ControlBook:
     """The part of a store that persons change runs through.
 
     Args:
-        remember: told of each run's newest desired state, after its COMMIT.
+        remember: called with a run's name after what should be on in it was committed.
     """
 
-    def __init__(self, database: Database, writer: Writer, remember: Callable[[str, DesiredState], None]) -> None:
+    def __init__(self, database: Database, writer: Writer, remember: Callable[[str], None]) -> None:
         self._database, self._writer, self._remember = database, writer, remember
 
     def allowed_in(self, run_id: str) -> tuple[Permissions, int | None]:
@@ -75,7 +75,7 @@ class ControlBook:
             return written
 
         written = self._writer.do(write)
-        self._remember(run_id, written)
+        self._remember(run_id)
         return written
 
     def told(self, run_id: str) -> list[effects.Told]:

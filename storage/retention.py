@@ -4,6 +4,7 @@ A run that is in use is never touched. Rows go in pieces, each a transaction of 
 ``raw.removal``, so that batches get in between; a server that is killed in the middle goes on with the rest later.
 """
 
+import functools
 import logging
 import threading
 import time
@@ -167,7 +168,7 @@ class Retention:
         while left and not self._is_stopping.is_set():
             stream, steps, taken = first_piece(left, self._piece_rows)
             left = left[taken:]
-            num_rows += self._in_time(lambda s=stream, p=steps: self._remove_piece(run, what, s, p, reason))  # type: ignore[misc]
+            num_rows += self._in_time(functools.partial(self._remove_piece, run, what, stream, steps, reason))
         return num_rows
 
     def _remove_piece(self, run: _Run, what: str, stream: int, steps: tuple[int, int], reason: str) -> int:

@@ -31,10 +31,10 @@ class RuleBook:
     """All methods may be called from any thread.
 
     Args:
-        remember: called with a run's name and its newest desired state after each commit.
+        remember: called with a run's name after what should be on in it was committed.
     """
 
-    def __init__(self, database: Database, writer: Writer, remember: Callable[[str, DesiredState], None]) -> None:
+    def __init__(self, database: Database, writer: Writer, remember: Callable[[str], None]) -> None:
         self._database, self._writer, self._remember = database, writer, remember
 
     def held(self) -> list[HeldRule]:
@@ -110,11 +110,13 @@ class RuleBook:
             Conflict: the desired state is no longer of ``expected_version``; nothing is written.
         """
 
-        def write(cursor: duckdb.DuckDBPyConnection) -> DesiredState:
+        def write(cursor: duckdb.DuckDBPyConnection) -> None:
             key, newest = desired.held(cursor, run_id, expected_version)
             rules.write_states(cursor, key, states)
             for event in events:
                 server_events.append(cursor, key, event.step, event.kind, event.message, event.detail)
-            return newest if wanted == newest else desired.append(cursor, key, wanted, newest.version + 1)
+            if wanted != newest:
+                desired.append(cursor, key, wanted, newest.version + 1)
 
-        self._remember(run_id, self._writer.do(write))
+        self._writer.do(write)
+        self._remember(run_id)

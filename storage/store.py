@@ -170,11 +170,12 @@ class Store:
             return held if changed == held else desired.append(cursor, key, changed, held.version + 1)
 
         written = self._writer.do(write)
-        self._remember(run_id, written)
+        self._remember(run_id)
         return written
 
-    def _remember(self, run_id: str, _: DesiredState) -> None:
-        # Not ``written`` itself: a run that was deleted meanwhile, and begun anew, would keep what the old one had on.
+    def _remember(self, run_id: str) -> None:
+        """What should be on in a run was written."""
+        # Read, not handed over: a run that was deleted meanwhile, and begun anew, would keep what the old one had on.
         with self._lock, self._database.reading() as cursor:
             if (newest := desired.latest(cursor).get(run_id)) is not None:
                 self._desired[run_id] = newest
