@@ -20,6 +20,8 @@ from entrostat.wire.logs import event
 _log = logging.getLogger(__name__)
 
 IN_MEMORY = ":memory:"
+_CATALOG = {True: "memory", False: "entrostat"}
+"""What the engine calls the database, in memory or not."""
 BACKUPS = "backups"
 """Folder beside the file, for copies of it."""
 
@@ -80,7 +82,9 @@ class Database:
     def cursor(self) -> duckdb.DuckDBPyConnection:
         """A connection of its own to the same database, for one thread."""
         with self._lock:
-            return self._connection.cursor()
+            cursor = self._connection.cursor()
+            cursor.execute(f"use {_CATALOG[self.path == IN_MEMORY]}")  # cursors share the database, not this
+            return cursor
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[duckdb.DuckDBPyConnection]:
@@ -181,10 +185,27 @@ def _connect(path: str) -> duckdb.DuckDBPyConnection:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StorageError(f"cannot make the folder of {path} ({error}): give another --data") from error
-    with explained(path):
-        return duckdb.connect(
-            path, config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
-        )
+    config: dict[str, str | bool | int | float | list[str]] = {
+        "autoinstall_known_extensions": "false", "autoload_known_extensions": "false",
+    }  # fmt: skip
+    if path == IN_MEMORY:
+        return duckdb.connect(path, config=config)
+    connection = duckdb.connect(config=config | {"temp_directory": f"{path}.tmp"})
+    try:
+        with explained(path):
+            _attach(connection, path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _attach(connection: duckdb.DuckDBPyConnection, path: str) -> None:
+    """The file as the only database there is: what is not attached cannot be told the size of its row groups."""
+    name, options = _CATALOG[False], f"row_group_size {schema.ROW_GROUP_ROWS}"
+    connection.execute(f"attach {schema.quoted(path)} as {name} ({options})")
+    connection.execute(f"use {name}")
+    connection.execute(f"detach {_CATALOG[True]}")
 
 
 @contextlib.contextmanager
@@ -198,6 +219,8 @@ def explained(path: Path | str) -> Iterator[None]:
             raise DatabaseHeld(
                 f"another process holds {path}: stop the other server, or give this one its own --data ({error})"
             ) from error
+        if "unique file handle conflict" in said:
+            raise DatabaseHeld(f"this process has {path} open already: close that first ({error})") from error
         if "permission denied" in said:
             raise StorageError(
                 f"{path} cannot be written by this user: give it the folder and its files, or give another --data "

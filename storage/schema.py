@@ -85,6 +85,13 @@ def _from_wire(wire_name: str, name: str, comment: str, sort: tuple[str, ...], *
     return Table(name, comment, (_RUN, _STREAM, *extra, *columns), sort=("run", *sort))
 
 
+ROW_GROUP_ROWS = 32_768
+"""Rows that the engine compresses together. A commit with as many goes to the file at once, others by way of the log.
+
+With the engine's own 122,880, commits of a few steps were written twice, and of 196,608 rows half as many a second
+(``benchmarks/row_groups.py``); with 16,384 every single step would take blocks of its own, and twice the room.
+"""
+
 ROW_TABLES = {
     "step_metric": _from_wire(
         "step_metric",

@@ -10,6 +10,7 @@ import duckdb
 import pytest
 
 from entrostat.storage import disk as disk_module
+from entrostat.storage import schema
 from entrostat.storage.disk import Disk, disk_full
 from entrostat.storage.errors import DiskFull
 from entrostat.storage.store import Store
@@ -116,7 +117,7 @@ def body(seq, rows):
     text = json.dumps({"step_metric": [{"step": seq, "name": f"n{i}", "value": i / 7} for i in range(rows)]}).encode()
     return decode_json(text), len(text)
 
-ROWS = 40_000
+ROWS = int(sys.argv[2])
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # then a write over the limit fails with EFBIG, as on a full disk
 store, stream = Store(f"duckdb://{sys.argv[1]}"), "0" * 31 + "1"
 store.open_stream(stream, StreamOpen(run_id="r", session_id=stream, started=datetime.now(UTC)))
@@ -137,9 +138,11 @@ with Store(f"duckdb://{sys.argv[1]}") as again:
 """
 
 
-def test_a_disk_that_fills_up_inside_a_commit_costs_that_batch_only_until_there_is_room(tmp_path):
+# Fewer rows than a row group go to the log, more to the file itself.
+@pytest.mark.parametrize("num_rows", [schema.ROW_GROUP_ROWS - 1, 8 * schema.ROW_GROUP_ROWS])
+def test_a_disk_that_fills_up_inside_a_commit_costs_that_batch_only_until_there_is_room(tmp_path, num_rows):
     done = subprocess.run(
-        [sys.executable, "-P", "-c", FULL_INSIDE_A_COMMIT, str(tmp_path / "full.duckdb")],
+        [sys.executable, "-P", "-c", FULL_INSIDE_A_COMMIT, str(tmp_path / "full.duckdb"), str(num_rows)],
         capture_output=True, text=True, check=False, env=os.environ,
     )  # fmt: skip
 
@@ -147,4 +150,4 @@ def test_a_disk_that_fills_up_inside_a_commit_costs_that_batch_only_until_there_
     assert done.returncode == 0, done.stderr
     assert lines[0].startswith("refused: the server's disk is full")
     assert lines[1:4] == ["error known: True broken: False", "error forgotten: True", "taken: True"]
-    assert lines[4] == "[{'seq': 0, 'num_rows': 10}, {'seq': 1, 'num_rows': 40000}]"
+    assert lines[4] == f"[{{'seq': 0, 'num_rows': 10}}, {{'seq': 1, 'num_rows': {num_rows}}}]"
