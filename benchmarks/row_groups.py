@@ -1,8 +1,8 @@
 """Rows a second and bytes a row, by the size of a commit and of the engine's row groups.
 
 ``INSERT ... SELECT`` of token rows as the server writes them (``storage/rows.py``), commit after commit, then
-CHECKPOINT, in this process. A row group's rows are compressed together; a commit that fills none goes to the log first. Answers:
-why ``schema.ROW_GROUP_ROWS`` is what it is. Queries are those that a page asks, on the file of one-step commits.
+CHECKPOINT, in this process. A row group's rows are compressed together; a commit that fills none goes to the log first.
+Answers why ``schema.ROW_GROUP_ROWS`` is what it is. The questions are those of a page, on the file of one-step commits.
 
     python -P benchmarks/row_groups.py [--rounds 3] [--steps 96]
 """

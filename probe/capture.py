@@ -127,7 +127,8 @@ def capture(
     Raises:
         ValueError: rows hold several documents, and something is given one a row.
     """
-    _check_documents(seen)
+    if seen.document is not None:
+        _check_documents(seen)
     tensors = {name: value for name in _FIELDS if (value := getattr(seen, name)) is not None}
     if measure is not None or budget is not None:
         tensors |= _chosen(seen, measure, measure_all, budget, generator)
@@ -149,8 +150,6 @@ def _chosen(
 
 
 def _check_documents(seen: Observed) -> None:
-    if seen.document is None:
-        return
     per_row = {"prompt", "reward", "truncated", "prompt_ids"}
     per_row |= {n for n in ("advantages", "log_ratio") if (v := getattr(seen, n)) is not None and v.ndim == 1}
     if given := sorted(n for n in per_row if getattr(seen, n) is not None):
@@ -214,9 +213,9 @@ def per_token(value: Tensor, mask: Tensor) -> Tensor:
 
 
 def _stored(tensors: dict[str, Tensor], keep: Keep) -> Columns | None:
-    pieces, layout = packed(tensors)
+    pieces, pattern, sizes = packed(tensors)
     span = keep(pieces)
-    return None if span is None else Columns(layout, span)
+    return None if span is None else Columns(pattern, sizes, span)
 
 
 def _to_host(tensors: dict[str, Tensor], shape: tuple[int, int], measured_all: bool, keep: Keep | None) -> Capture:

@@ -1,8 +1,9 @@
 """Named tensors as plain bytes, and back."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 import torch
@@ -10,47 +11,54 @@ from torch import Tensor
 
 from entrostat.wire.handover import Bytes, Span
 
-Layout = dict[str, tuple[str, tuple[int, ...], int]]
-"""Name -> dtype as torch names it, shape, and where its bytes begin."""
+Pattern = tuple[tuple[str, str, int], ...]
+"""Name, dtype as torch names it, and number of dimensions of each tensor: the same at most steps of a run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Tensors, one behind the other, in a span."""
+    """Tensors, one behind the other, in a span.
 
-    layout: Layout
+    Args:
+        sizes: their shapes, one behind the other.
+    """
+
+    pattern: Pattern
+    sizes: tuple[int, ...]
     span: Span
 
     def read(self) -> dict[str, Tensor]:
         """Copies. Raises OSError."""
-        return tensors_of(self.layout, memoryview(self.span.read()))
-
-    def within(self, data_at: int) -> Layout:
-        """The layout in a file's data, which begins at ``data_at`` of the file."""
-        before = self.span.start - data_at
-        return {name: (dtype, shape, before + at) for name, (dtype, shape, at) in self.layout.items()}
+        return tensors_of(self.pattern, self.sizes, memoryview(self.span.read()))
 
 
-def packed(tensors: Mapping[str, Tensor]) -> tuple[list[Bytes], Layout]:
-    """The bytes of each, in the host's order, and where they will be. Copies only what is not contiguous."""
-    pieces, layout, at = [], {}, 0
+def packed(tensors: Mapping[str, Tensor]) -> tuple[list[Bytes], Pattern, tuple[int, ...]]:
+    """The bytes of each, in the host's order, and what they are. Copies only what is not contiguous."""
+    pieces: list[Bytes] = []
+    pattern: list[tuple[str, str, int]] = []
+    sizes: list[int] = []
     for name, tensor in tensors.items():
-        piece = _bytes_of(tensor)
-        pieces.append(piece)
-        layout[name] = (_NAMES[tensor.dtype], tuple(tensor.shape), at)
-        at += piece.nbytes
-    return pieces, layout
+        shape = tensor.shape
+        pieces.append(_bytes_of(tensor))
+        pattern.append((name, _NAMES[tensor.dtype], len(shape)))
+        sizes += shape
+    return pieces, tuple(pattern), tuple(sizes)
 
 
-def tensors_of(layout: Layout, data: memoryview) -> dict[str, Tensor]:
-    """The tensors that ``data`` has; copies.
+def num_sizes(pattern: Pattern) -> int:
+    """How many sizes its tensors' shapes have together."""
+    return sum(num_dims for _, _, num_dims in pattern)
+
+
+def tensors_of(pattern: Pattern, sizes: Sequence[int], data: memoryview) -> dict[str, Tensor]:
+    """The tensors at the beginning of ``data``; copies.
 
     Raises:
-        ValueError: the data is shorter than the layout says, or a dtype is none.
+        ValueError: the data is shorter than the sizes say, or a dtype is none.
     """
-    found = {}
-    for name, (dtype_name, shape, at) in layout.items():
-        dtype = _DTYPES.get(dtype_name)
+    found, at, left = {}, 0, iter(sizes)
+    for name, dtype_name, num_dims in pattern:
+        dtype, shape = _DTYPES.get(dtype_name), tuple(islice(left, num_dims))
         if dtype is None:
             raise ValueError(f"{name}: {dtype_name!r} is no dtype of a column; they are {sorted(_DTYPES)}")
         size = math.prod(shape) * dtype.itemsize
@@ -58,7 +66,7 @@ def tensors_of(layout: Layout, data: memoryview) -> dict[str, Tensor]:
         if len(piece) < size:
             raise ValueError(f"{name}: {len(piece)} bytes of {size}")
         flat = torch.frombuffer(piece, dtype=dtype) if size else torch.empty(0, dtype=dtype)
-        found[name] = flat.reshape(tuple(shape))
+        found[name], at = flat.reshape(shape), at + size
     return found
 
 

@@ -30,6 +30,8 @@ class MetricRecord:
 
         A key that had no number at first (a reward of a generation nobody scored) is new again with its first one.
         """
+        if metrics.numbers.keys() <= self._numbers and not metrics.left_out:  # as at nearly every step
+            return Flat({}, [])
         room = max(0, _MAX_KEYS - len(self._numbers) - len(self._left_out)) if self._num_events < _MAX_EVENTS else 0
         numbers = [key for key in metrics.numbers if key not in self._numbers][:room]
         left_out = [key for key in metrics.left_out if key not in self._left_out][: room - len(numbers)]

@@ -124,10 +124,14 @@ def flat(metrics: Mapping[str, Any]) -> Flat:
 
 
 def _flatten(metrics: Mapping[str, Any], prefix: str, found: Flat) -> None:
+    # This runs on the training thread: a plain float under a plain name, as nearly all are, is asked nothing else.
     for name, value in metrics.items():
-        key = _clean(f"{prefix}{name}")
-        # A plain float, as nearly all are, is not asked whether it is a Mapping: this runs on the training thread.
-        if type(value) is not float and isinstance(value, Mapping):
+        key = name if not prefix and type(name) is str else f"{prefix}{name}"
+        if len(key) > _LONGEST_KEY or not key.isascii():
+            key = _clean(key)
+        if type(value) is float and math.isfinite(value):
+            found.numbers[key] = value
+        elif isinstance(value, Mapping):
             _flatten(value, f"{key}/", found)
         elif (number := _number(value)) is not None:
             found.numbers[key] = number
@@ -137,14 +141,10 @@ def _flatten(metrics: Mapping[str, Any], prefix: str, found: Flat) -> None:
 
 def _clean(key: str) -> str:
     """``key`` as a server takes it: one that is endless, or no text, would have the whole batch refused."""
-    if len(key) <= _LONGEST_KEY and key.isascii():
-        return key
     return key[:_LONGEST_KEY].encode(errors="replace").decode()
 
 
 def _number(value: Any) -> float | None:
-    if type(value) is float:
-        return value if math.isfinite(value) else None
     if isinstance(value, np.ndarray):
         value = value.item() if value.size == 1 else None
     elif hasattr(value, "numel"):  # a tensor; torch itself is not imported here

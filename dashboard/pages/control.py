@@ -188,9 +188,11 @@ def _register_actions(app: Dash, client: Client) -> None:
         run: str,
         done: int,
     ) -> Any:
-        cause = ctx.triggered_id
-        if not ctx.triggered[0]["value"]:
+        # Buttons that have just come onto the page are told of beside the one that was pressed, with a count of 0.
+        pressed = [ctx.triggered_prop_ids[told["prop_id"]] for told in ctx.triggered if told["value"]]
+        if not pressed:
             return no_update, no_update, no_update
+        cause = pressed[0]
         who, why = (person or "").strip(), (because or "").strip()
         if cause == "control-stop-sure":  # an emergency asks for no name
             said = "Everything is asked to be off, from the next step on."

@@ -140,12 +140,13 @@ def test_tensors_come_back_as_they_were(tmp_path_factory, shapes):
     tensors = {f"t{n}": (torch.randn(shape, generator=random) * 3).to(dtype) for n, (dtype, shape) in enumerate(shapes)}
     given = Handover(tmp_path_factory.mktemp("x"))
     given.keep([memoryview(b"before")])
-    pieces, layout = packed(tensors)
-    columns = Columns(layout, given.keep(pieces))
+    pieces, pattern, sizes = packed(tensors)
+    columns = Columns(pattern, sizes, given.keep(pieces))
     given.seal(b"{}")
     (left,) = left_in(given._directory)
 
-    for found in (columns.read(), tensors_of(columns.within(handover.DATA_AT), left.read()[1])):
+    data = left.read()[1][columns.span.start - handover.DATA_AT :]
+    for found in (columns.read(), tensors_of(pattern, sizes, data)):
         assert found.keys() == tensors.keys()
         for name, tensor in tensors.items():
             assert found[name].dtype == tensor.dtype
@@ -155,14 +156,20 @@ def test_tensors_come_back_as_they_were(tmp_path_factory, shapes):
 
 def test_what_is_not_contiguous_is_kept_as_it_looks():
     tensor = torch.arange(6, dtype=torch.int16).reshape(2, 3).T
-    (piece,), layout = packed({"x": tensor})
+    (piece,), pattern, sizes = packed({"x": tensor})
 
-    assert torch.equal(tensors_of(layout, memoryview(piece.tobytes()))["x"], tensor)
+    assert torch.equal(tensors_of(pattern, sizes, memoryview(piece.tobytes()))["x"], tensor)
 
 
-@pytest.mark.parametrize(
-    ("described", "words"), [({"x": ["float32", [3], 0]}, "4 bytes of 12"), ({"x": ["Tensor", [1], 0]}, "no dtype")]
-)
-def test_a_document_that_does_not_fit_its_data_is_refused(described, words):
+@pytest.mark.parametrize(("dtype", "sizes", "words"), [("float32", [3], "4 bytes of 12"), ("Tensor", [1], "no dtype")])
+def test_a_document_that_does_not_fit_its_data_is_refused(dtype, sizes, words):
     with pytest.raises(ValueError, match=words):
-        tensors_of(described, memoryview(b"1234"))
+        tensors_of((("x", dtype, 1),), sizes, memoryview(b"1234"))
+
+
+def test_a_document_without_its_numbers_is_refused(tmp_path):
+    run_step(Recorder(Sink(tmp_path)))
+    (left,) = left_in(tmp_path)
+    said, data = left.read()
+    with pytest.raises(ValueError, match="ends before its numbers do"):
+        restore(said[: said.index(b"\n") + 1 + 16], data)

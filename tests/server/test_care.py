@@ -180,9 +180,12 @@ def test_a_damaged_copy_is_named_by_check_and_refused_by_restore(tmp_path):
         store.open_stream("1" * 32, StreamOpen(run_id="r", session_id="1" * 32, started="2026-01-01T00:00:00Z"))
         store.add_batch("1" * 32, 0, {"token": many_tokens(1, 60_000)}, 1).result(60)
     assert "is sound; " in entrostat("check", "--data", tmp_path).stdout
-    whole = path.read_bytes()
-    middle = len(whole) // 2
-    path.write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
+    with duckdb.connect(str(path), read_only=True) as file:
+        [(block,)] = file.execute(
+            "select max(block_id) from pragma_storage_info('raw.token_row') where column_name = 'pos'"
+        ).fetchall()
+    whole, at = path.read_bytes(), 3 * 4096 + block * 262_144 + 1000
+    path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
     checked = entrostat("check", path, check=False)
     refused = entrostat("restore", path, "--data", tmp_path / "other", check=False)
 
