@@ -5,7 +5,7 @@ step each ``--pace-ms``, in a process of its own; rounds alternate the order. `t
 Each tracker has an environment of its own, and no network is used:
 
     python -P benchmarks/caller_thread.py --install FOLDER
-    python -P benchmarks/caller_thread.py --peers FOLDER [--kill | --profile] [--pace-ms 0]
+    python -P benchmarks/caller_thread.py --peers FOLDER [--kill | --profile] [--pace-ms 0] [--hogs 8]
 
 ``--peers`` takes a folder of environments, or interpreters. What is logged is no tracker's choice but its own fastest
 way that its documentation shows: asynchronous where it has that, tables, artifacts or histograms for the tokens.
@@ -231,6 +231,17 @@ def profile(work: str, steps: int, pace_s: float) -> None:
     pstats.Stats(profiler).strip_dirs().sort_stats("tottime").print_stats(14)
 
 
+@contextlib.contextmanager
+def hogs(number: int) -> Iterator[None]:
+    """Processes that keep the cores busy meanwhile."""
+    started = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(number)]
+    try:
+        yield
+    finally:
+        for process in started:
+            process.kill()
+
+
 def report(given: argparse.Namespace) -> None:
     """Measure every tool and print the tables."""
     environments = find(given.peers)
@@ -241,13 +252,15 @@ def report(given: argparse.Namespace) -> None:
     if given.peers and missing:
         print(f"no environment of --peers has {', '.join(sorted(missing))}")
     left_out = "" if given.kill else f", the first {WARM_UP} steps of each left out"
-    print(f"a step each {given.pace_ms:g} ms, {given.rounds} rounds{left_out}", flush=True)
-    for work in (given.work,) if given.work else ("scalars", "tokens"):
-        if given.profile:
-            profile(work, given.steps, given.pace_ms / 1e3)
-        else:
-            (survivors if given.kill else costs)(Runner(given, environments), work)
-            print(f"\nload average {os.getloadavg()[0]:.1f}", flush=True)
+    beside = f", beside {given.hogs} processes that do nothing but count" if given.hogs else ""
+    print(f"a step each {given.pace_ms:g} ms, {given.rounds} rounds{left_out}{beside}", flush=True)
+    with hogs(given.hogs):
+        for work in (given.work,) if given.work else ("scalars", "tokens"):
+            if given.profile:
+                profile(work, given.steps, given.pace_ms / 1e3)
+            else:
+                (survivors if given.kill else costs)(Runner(given, environments), work)
+                print(f"\nload average {os.getloadavg()[0]:.1f}", flush=True)
 
 
 def main() -> None:
@@ -264,6 +277,7 @@ def main() -> None:
     settle = "after SIGKILL a tracker's helper process, which nobody killed, has this long to write on"
     parser.add_argument("--settle-s", type=float, default=2.0, help=settle)
     parser.add_argument("--work", choices=("scalars", "tokens"), help="one of the two; else both")
+    parser.add_argument("--hogs", type=int, default=0, help="so many processes keep the cores busy meanwhile")
     parser.add_argument("--only", nargs="+", help="tools whose name has this in it")
     parser.add_argument("--tool", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)

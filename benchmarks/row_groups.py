@@ -28,7 +28,7 @@ from entrostat.storage import rows, schema
 TABLE = schema.ROW_TABLES["token"]
 SIZES = (122_880, 61_440, schema.ROW_GROUP_ROWS, 16_384)
 """Rows a row group; the first is the engine's own."""
-STEPS_A_COMMIT = (0.25, 1, 2, 4, 12, 0)
+STEPS_A_COMMIT = (0.25, 1, 2, 3, 4, 12, 0)
 """0: all in one."""
 QUESTIONS = {
     "a signal's course": "select step, avg(entropy), min(logp) from raw.token_row group by step",

@@ -15,7 +15,7 @@ with A, B, C, D one number a row, from the gradients g of the outputs (H entropy
     logsumexp       A = g
 
 Rows whose outputs got no gradient (advantage 0, padding) have no tile at all. On a GPU with Triton, and where products
-are taken in the head's own dtype, ``kernels.backward`` is the op instead: the same, each tile in one pass, all rows.
+are taken in the head's own dtype, ``kernels.backward`` is the op instead: the same, each tile in one pass.
 """
 
 from dataclasses import dataclass

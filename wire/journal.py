@@ -20,7 +20,9 @@ from entrostat.wire.tables import TABLES
 # last steps are reduced, Python refuses that import ("can't register atexit after shutdown") and the step was lost.
 
 MAX_BATCH_BYTES = 32 * 2**20
-"""Rows of a batch before compression: well under what a server takes (``codec.MAX_DECOMPRESSED_BYTES``)."""
+"""Rows of a batch before compression; a step begins another batch rather than to be part of two."""
+MAX_STEP_BYTES = 60 * 2**20
+"""A step of more is split: the rows of less are a body that a server takes, even where nothing compresses."""
 
 _RESCUE_EVERY_S = 1.0
 _FEW_WAITING = 2
@@ -134,25 +136,34 @@ class Journal:
         )
 
     def _take(self, item: Item) -> None:
+        tables = self._reduced(item)
+        nbytes = sum(table.nbytes for table in tables.values())
+        if self._rows_bytes and self._rows_bytes + nbytes > MAX_BATCH_BYTES:
+            # Between the batches that one would be split into, a kill could leave the first and no tail of the rest.
+            self._guarded(self._write)
         self._num_taken += 1
         self._since = self._since or time.monotonic()
+        for name, table in tables.items():
+            self._rows.setdefault(name, []).append(table)
+        self._rows_bytes += nbytes
+        if not tables:
+            item.free()
+        elif item.record is not None:
+            self._keep(tables, item.record)
+        elif self._linger_s > 0:  # they outlive this process, should it be killed now
+            self._outbox.note(tables)
+
+    def _reduced(self, item: Item) -> Tables:
+        """Its tables; none where it could not be reduced, which is said."""
         try:
-            tables = {name: _as_agreed(name, table) for name, table in item.reduce().items()}
+            return {name: _as_agreed(name, table) for name, table in item.reduce().items()}
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not end the thread; it is sent as an event
             message = f"A {item.what} could not be recorded: {type(error).__name__}: {error}"
             self._notices.warn(message, {"what": item.what, "error": type(error).__name__})
             self._tally.add("failed_items")
-            item.free()
-            return
+            return {}
         finally:
             self._queue.free(item)
-        for name, table in tables.items():
-            self._rows.setdefault(name, []).append(table)
-            self._rows_bytes += table.nbytes
-        if item.record is not None:
-            self._keep(tables, item.record)
-        elif self._linger_s > 0:  # they outlive this process, should it be killed now
-            self._outbox.note(tables)
 
     def _keep(self, tables: Tables, record: Record) -> None:
         """The step goes from where the training thread left it to the batch's tail, or stays there for the batch."""
@@ -209,12 +220,12 @@ def _as_agreed(name: str, table: pa.Table) -> pa.Table:
 
 
 def _split(tables: dict[str, pa.Table]) -> list[dict[str, pa.Table]]:
-    """Batches of about ``MAX_BATCH_BYTES``: tokens first, and with the last of them everything else, in one piece."""
+    """One batch, or of a step of more than ``MAX_STEP_BYTES`` several: tokens first, with the last of them the rest."""
     rest = {name: table for name, table in tables.items() if name != "token" and table.num_rows}
     tokens = tables.get("token")
     if tokens is None or not tokens.num_rows:
         return [rest] if rest else []
-    num_parts = max(1, -(-tokens.nbytes // MAX_BATCH_BYTES))
+    num_parts = -(-tokens.nbytes // MAX_STEP_BYTES)
     num_rows = -(-tokens.num_rows // num_parts)
     parts = [{"token": tokens.slice(start, num_rows)} for start in range(0, tokens.num_rows, num_rows)]
     parts[-1] |= rest

@@ -2,6 +2,7 @@
 
 import contextlib
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -59,19 +60,17 @@ def left(folder: Path, work: str, rows: int = NUM_TOKENS) -> set[int]:
     from entrostat.wire.spool import SpoolStream, pending_streams
 
     steps: set[int] = set()
+    tokens: Counter[int] = Counter()  # of all batches: a large one is split, and tells numbers and tokens apart
     for pending in pending_streams(folder):
         stream = SpoolStream.adopt(pending.path, restore)
         for seq, _ in stream.pending():
             tables = decode(stream.read(seq))
-            if "step_metric" not in tables:
-                continue
-            found = set(tables["step_metric"]["step"].to_pylist())
-            if work == "tokens":
-                token_steps = tables["token"]["step"].to_pylist() if "token" in tables else []
-                found = {step for step in found if token_steps.count(step) >= rows}
-            steps |= found
+            if "step_metric" in tables:
+                steps.update(tables["step_metric"]["step"].to_pylist())
+            if "token" in tables:
+                tokens.update(tables["token"]["step"].to_pylist())
         stream.release()
-    return steps
+    return {step for step in steps if tokens[step] >= rows} if work == "tokens" else steps
 
 
 def left_of_4096(folder: Path, work: str) -> set[int]:

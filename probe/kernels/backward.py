@@ -4,6 +4,7 @@ Saved for the backward: the logits, or hidden states and head, that exist anyway
 states the tiles of logits are made again, so neither logits nor their gradient ever exist in full.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -82,7 +83,7 @@ class _FromLogits(torch.autograd.Function):
         found, labels, (logits,) = _kept(ctx)
         wanted = _coefficients(found, labels, ctx.tempering, gradients)
         out = torch.empty(logits.shape, dtype=logits.dtype, device=logits.device)
-        _write(logits, out, 0, slice(None), found, ctx.tempering, wanted, ctx.cut)
+        _write(logits, out, 0, _Rows.of(found, ctx.tempering, wanted), ctx.cut)
         return out, None, None
 
 
@@ -104,32 +105,38 @@ class _FromHidden(torch.autograd.Function):
         found, labels, (hidden, head_weight, bias) = _kept(ctx)
         wanted = _coefficients(found, labels, ctx.tempering, gradients)
         row_tile, vocab_tile = ctx.tile
+        # Reads a number back; it saves three products of each row that is left out (advantage 0, padding).
+        moving = wanted.is_moving.nonzero().squeeze(1)
+        rows, states = _Rows.of(found, ctx.tempering, wanted).at(moving), hidden[moving]
         to_hidden, to_weight, to_bias = ctx.needs_input_grad[:3]
-        d_hidden = torch.zeros(hidden.shape, device=hidden.device) if to_hidden else None
-        d_weight = torch.empty_like(head_weight) if to_weight else None
-        d_bias = torch.empty_like(bias) if to_bias else None
+        of_states = torch.zeros(states.shape, device=hidden.device) if to_hidden else None
+        d_weight = torch.zeros_like(head_weight) if to_weight else None
+        d_bias = torch.zeros_like(bias) if to_bias else None
         # Columns outside: the head's gradient needs float32 for one tile of columns only.
-        for c0 in range(0, head_weight.shape[0], vocab_tile):
+        for c0 in range(0, head_weight.shape[0] if len(moving) else 0, vocab_tile):
             columns = slice(c0, c0 + vocab_tile)
             weight, shift = head_weight[columns], None if bias is None else bias[columns]
             cut = ctx.cut or layout(hidden.device, hidden.dtype, weight.shape[0])
             of_weight = torch.zeros(weight.shape, device=hidden.device)
             of_bias = torch.zeros(weight.shape[0], device=hidden.device)
-            for r0 in range(0, hidden.shape[0], row_tile):
-                rows = slice(r0, min(r0 + row_tile, hidden.shape[0]))
-                tile = head_tile(hidden[rows], weight, shift)
-                _write(tile, tile, c0, rows, found, ctx.tempering, wanted, cut)
-                if d_hidden is not None:
-                    d_hidden[rows] += _product(tile, weight)
+            for r0 in range(0, len(states), row_tile):
+                part = slice(r0, r0 + row_tile)
+                tile = head_tile(states[part], weight, shift)
+                _write(tile, tile, c0, rows.at(part), cut)
+                if of_states is not None:
+                    of_states[part] += _product(tile, weight)
                 if to_weight:
-                    of_weight += _product(tile.T, hidden[rows])
+                    of_weight += _product(tile.T, states[part])
                 if to_bias:
                     of_bias += tile.sum(0, dtype=torch.float32)
             if d_weight is not None:
                 d_weight[columns] = of_weight
             if d_bias is not None:
                 d_bias[columns] = of_bias
-        return None if d_hidden is None else d_hidden.to(hidden.dtype), d_weight, d_bias, None, None
+        d_hidden = None
+        if of_states is not None:
+            d_hidden = torch.zeros_like(hidden).index_copy_(0, moving, of_states.to(hidden.dtype))
+        return d_hidden, d_weight, d_bias, None, None
 
 
 def _keep(ctx: Any, found: Finished, labels: Tensor, *inputs: Tensor | None) -> tuple[Tensor, ...]:
@@ -156,16 +163,27 @@ def _coefficients(
     return coefficients(found, labels, tempering, {name: by_name[name] for name in DIFFERENTIABLE})
 
 
-def _write(
-    logits: Tensor,
-    out: Tensor,
-    first: int,
-    rows: slice,
-    found: Finished,
-    tempering: Tempering,
-    wanted: Coefficients,
-    cut: Layout,
-) -> None:
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """What ``logit_gradient`` has to know of k rows: [k], and the coefficients of each."""
+
+    tempering: Tempering
+    bits: Tensor
+    reference: Tensor
+    log_mass: Tensor
+    wanted: Coefficients
+
+    @staticmethod
+    def of(found: Finished, tempering: Tempering, wanted: Coefficients) -> "_Rows":
+        """All of them."""
+        return _Rows(tempering, tempering.bits, found.reference, found.log_mass, wanted)
+
+    def at(self, rows: Tensor | slice) -> "_Rows":
+        """Some of them."""
+        return _Rows(self.tempering, self.bits[rows], self.reference[rows], self.log_mass[rows], self.wanted.at(rows))
+
+
+def _write(logits: Tensor, out: Tensor, first: int, rows: _Rows, cut: Layout) -> None:
     """Into ``out`` the gradient of raw logits [k, columns] from column ``first`` on; may be the same tensor."""
     num_rows, columns = logits.shape
     if num_rows == 0:
@@ -173,12 +191,12 @@ def _write(
     logits = logits if logits.stride(1) == 1 else logits.contiguous()
     with launched_on(logits.device):
         logit_gradient[(num_rows, cut.num_parts(columns))](
-            logits, logits.stride(0), out, out.stride(0), tempering.bits[rows],
-            found.reference[rows], found.log_mass[rows], wanted.dense[:, rows].contiguous(),
+            logits, logits.stride(0), out, out.stride(0), rows.bits,
+            rows.reference, rows.log_mass, rows.wanted.dense.contiguous(),
             columns, cut.block * cut.part_blocks, num_rows,
-            BLOCK=cut.block, CAP=tempering.cap, SCALE=tempering.scale, num_warps=cut.num_warps,
+            BLOCK=cut.block, CAP=rows.tempering.cap, SCALE=rows.tempering.scale, num_warps=cut.num_warps,
         )  # fmt: skip
-    write_single_columns(out, first, wanted, rows)
+    write_single_columns(out, first, rows.wanted)
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:

@@ -36,6 +36,15 @@ class Coefficients:
     values: Tensor
     is_valid: Tensor
 
+    @property
+    def is_moving(self) -> Tensor:
+        """[N] whether any of the row's logits has a gradient."""
+        return (self.dense != 0).any(0) | ((self.values != 0) & self.is_valid).any(1)
+
+    def at(self, rows: Tensor | slice) -> "Coefficients":
+        """Those of some rows."""
+        return Coefficients(self.dense[:, rows], self.ids[rows], self.values[rows], self.is_valid[rows])
+
 
 def coefficients(
     found: Finished, labels: Tensor, tempering: Tempering, gradients: dict[str, Tensor | None]
@@ -83,14 +92,14 @@ def coefficients(
     return Coefficients(dense.float().contiguous(), ids, values, is_valid)
 
 
-def write_single_columns(gradient: Tensor, first: int, found: Coefficients, rows: slice) -> None:
+def write_single_columns(gradient: Tensor, first: int, found: Coefficients) -> None:
     """Write the single columns into ``gradient`` [k, columns], which begins at column ``first`` of the vocabulary.
 
     Nothing is read back: a row without any here gets its column 0 again, and a slot without a column repeats one that
     has; what is written twice is written equal.
     """
-    ids, values = found.ids[rows] - first, found.values[rows].to(gradient.dtype)
-    is_here = found.is_valid[rows] & (ids >= 0) & (ids < gradient.shape[1])
+    ids, values = found.ids - first, found.values.to(gradient.dtype)
+    is_here = found.is_valid & (ids >= 0) & (ids < gradient.shape[1])
     slots = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
     pick = torch.where(is_here, slots, is_here.int().argmax(1, keepdim=True))
     is_none = ~is_here.any(1, keepdim=True)

@@ -1,9 +1,9 @@
 """The control page in a real Chromium, over the real server: what a person presses is what the trainer is asked."""
 
 import pytest
-from playwright.sync_api import expect, sync_playwright
-from support.patience import PATIENCE_S, until
-from support.service import CHROMIUM_FLAGS, FakeRun, Process, chromium
+from playwright.sync_api import expect
+from support.patience import until
+from support.service import FakeRun, Process
 
 from entrostat.wire.messages import Permissions
 
@@ -20,16 +20,11 @@ def server(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def page(server):
-    dashboard = Process("entrostat.dashboard", "--server-url", server.url).start()
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium(), args=CHROMIUM_FLAGS)
-        made = browser.new_context(viewport={"width": 1400, "height": 1000}, base_url=dashboard.url).new_page()
-        made.set_default_timeout(PATIENCE_S * 1000)
-        yield made
-        assert made.title() == "entrostat"  # no name and no reason ran as a script
-        browser.close()
-    dashboard.stop()
+def page(new_page):
+    """One person's: who they are is asked once."""
+    made = new_page()
+    yield made
+    assert made.title() == "entrostat"  # no name and no reason ran as a script
 
 
 def run_of(server, name, steps=range(1, 11)):

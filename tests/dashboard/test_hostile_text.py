@@ -5,9 +5,9 @@ from urllib.parse import quote
 
 import pyarrow as pa
 import pytest
-from playwright.sync_api import expect, sync_playwright
-from support.patience import PATIENCE_S, until
-from support.service import CHROMIUM_FLAGS, FakeRun, Process, chromium
+from playwright.sync_api import expect
+from support.patience import until
+from support.service import FakeRun, Process
 
 from entrostat.wire.messages import ActiveIntervention, Permissions
 from entrostat.wire.tables import TOKEN
@@ -54,24 +54,11 @@ def server(tmp_path_factory):
     made.stop()
 
 
-@pytest.fixture(scope="module")
-def dashboard(server):
-    made = Process("entrostat.dashboard", "--server-url", server.url).start()
-    yield made
-    made.stop()
-
-
 @pytest.fixture
-def page(dashboard):
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium(), args=CHROMIUM_FLAGS)
-        made = browser.new_context(base_url=dashboard.url, viewport={"width": 1400, "height": 1000}).new_page()
-        made.set_default_timeout(PATIENCE_S * 1000)
-        made.said, made.dialogs = [], []
-        made.on("console", lambda one: made.said.append(one.text) if one.type == "error" else None)
-        made.on("dialog", lambda one: (made.dialogs.append(one.message), one.accept()))
-        yield made
-        browser.close()
+def page(page):
+    page.dialogs = []
+    page.on("dialog", lambda one: (page.dialogs.append(one.message), one.accept()))
+    return page
 
 
 def harmless(page):
@@ -84,7 +71,7 @@ def harmless(page):
         "() => [...document.querySelectorAll('a')].map((a) => a.outerHTML).filter((a) => /href=.https:.*evil/.test(a))"
     )
     assert page.evaluate(links) == []
-    assert [line for line in page.said if "Content Security Policy" in line] == []
+    assert [line for line in page.errors if "Content Security Policy" in line] == []
 
 
 def test_lists_and_a_runs_pages_show_it_as_text(page):

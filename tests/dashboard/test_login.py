@@ -4,9 +4,9 @@ import subprocess
 
 import httpx
 import pytest
-from playwright.sync_api import expect, sync_playwright
+from playwright.sync_api import expect
 from support.patience import PATIENCE_S, until
-from support.service import CHROMIUM_FLAGS, FakeRun, Process, chromium
+from support.service import FakeRun, Process
 
 from entrostat.dashboard.login import COOKIE, local
 from entrostat.dashboard.sessions import MAX_WRONG
@@ -35,38 +35,10 @@ def server(tokens, tmp_path_factory):
     made.stop()
 
 
-@pytest.fixture(scope="module")
-def dashboard(server):
-    made = Process("entrostat.dashboard", "--server-url", server.url).start()
-    yield made
-    made.stop()
-
-
 @pytest.fixture
 def http(dashboard):
     with httpx.Client(base_url=dashboard.url, trust_env=False, timeout=PATIENCE_S) as made:
         yield made
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with sync_playwright() as playwright:
-        made = playwright.chromium.launch(executable_path=chromium(), args=CHROMIUM_FLAGS)
-        yield made
-        made.close()
-
-
-@pytest.fixture
-def page(browser, dashboard):
-    context = browser.new_context(base_url=dashboard.url)
-    made = context.new_page()
-    made.set_default_timeout(PATIENCE_S * 1000)
-    made.asked, made.complaints = [], []
-    made.on("request", lambda request: made.asked.append(request.url))
-    made.on("console", lambda said: made.complaints.append(said.text) if said.type == "error" else None)
-    yield made
-    assert [c for c in made.complaints if "Content Security Policy" in c] == []
-    context.close()
 
 
 def sign_in(page, token):

@@ -1,20 +1,11 @@
 """The pages in a real Chromium, over the real server: what a person at night relies on."""
 
 import pytest
-from playwright.sync_api import expect, sync_playwright
-from support.patience import PATIENCE_S
-from support.service import CHROMIUM_FLAGS, FakeRun, Process, chromium
+from playwright.sync_api import expect
+from support.service import FakeRun, Process
 
 pytestmark = pytest.mark.browser
 ATTACK = "<img src=x onerror=\"document.title='owned'\">"
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with sync_playwright() as playwright:
-        made = playwright.chromium.launch(executable_path=chromium(), args=CHROMIUM_FLAGS)
-        yield made
-        made.close()
 
 
 @pytest.fixture(scope="module")
@@ -29,25 +20,11 @@ def server(tmp_path_factory):
     made.stop()
 
 
-@pytest.fixture(scope="module")
-def dashboard(server):
-    made = Process("entrostat.dashboard", "--server-url", server.url).start()
-    yield made
-    made.stop()
-
-
 @pytest.fixture
-def page(browser, dashboard):
-    context = browser.new_context(viewport={"width": 1400, "height": 900}, base_url=dashboard.url)
-    made = context.new_page()
-    made.set_default_timeout(PATIENCE_S * 1000)
-    made.asked = []
-    made.on("request", lambda request: made.asked.append(request.url))
-    yield made
-    outside = [url for url in made.asked if not url.startswith((dashboard.url, "data:", "blob:"))]
+def page(page, dashboard):
+    yield page
+    outside = [url for url in page.asked if not url.startswith((dashboard.url, "data:", "blob:"))]
     assert outside == []
-    assert made.title() == "entrostat"
-    context.close()
 
 
 def points(page, card="entropy"):
@@ -60,7 +37,7 @@ def x_range(page, card="entropy"):
 
 
 def wait_for(page, expression):
-    page.wait_for_function(expression, timeout=PATIENCE_S * 1000)
+    page.wait_for_function(expression)
 
 
 def open_run(page, address="/run/first"):

@@ -3,6 +3,7 @@
 import logging
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from support.sent import spooled_steps, token_rows
 from entrostat.wire import journal, uplink
 from entrostat.wire.client import Client, push
 from entrostat.wire.codec import decode
-from entrostat.wire.spool import pending_streams
+from entrostat.wire.spool import SpoolStream, pending_streams
 from entrostat.wire.tables import EVENT
 
 # --- what arrives
@@ -59,7 +60,7 @@ def test_batches_are_numbered_from_0_without_a_gap(server, make_sender, step):
 
 def test_a_step_of_many_tokens_is_cut_into_batches_that_a_server_takes(server, make_sender, metric, monkeypatch):
     rows = token_rows(1000)
-    monkeypatch.setattr(journal, "MAX_BATCH_BYTES", rows.nbytes // 4 + 1)
+    monkeypatch.setattr(journal, "MAX_STEP_BYTES", rows.nbytes // 4 + 1)
     sender = make_sender(server.url)
     sender.put(lambda: {"token": rows, "step_metric": metric(1)}, 100)
     assert sender.flush(PATIENCE_S)
@@ -68,6 +69,37 @@ def test_a_step_of_many_tokens_is_cut_into_batches_that_a_server_takes(server, m
     assert ["step_metric" in b for b in bodies] == [False, False, False, True], (
         "a step is complete when its values come"
     )
+
+
+def test_a_kill_between_two_batches_finds_every_step_on_disk(make_sender, metric, tmp_path, monkeypatch):
+    """A step is part of one batch: of what was one tail, a kill behind the first of several would leave that one."""
+    rows, left = token_rows(100), []
+    monkeypatch.setattr(journal, "MAX_BATCH_BYTES", int(3.5 * rows.nbytes))
+    write = SpoolStream.write
+
+    def and_look(stream, seq, body):
+        write(stream, seq, body)
+        copy = tmp_path / f"killed-{seq}"
+        shutil.copytree(stream.path, copy)  # as a kill would leave it now
+        killed = SpoolStream.adopt(copy)
+        left.append([decode(killed.read(seq)) for seq, _ in killed.pending()])
+        killed.release()
+
+    monkeypatch.setattr(SpoolStream, "write", and_look)
+    sender = make_sender(None, linger_s=60.0)
+    for number in range(10):
+        sender.put(lambda n=number: {"token": token_rows(100, n), "step_metric": metric(n)}, 100)
+    sender.close(0.0)
+
+    assert len(left) > 2
+    assert [len(batches) for batches in left] == list(range(1, len(left) + 1))
+    for batches in left:
+        steps = [step for batch in batches for step in batch["step_metric"]["step"].to_pylist()]
+        assert steps == list(range(len(steps)))
+        for batch in batches:
+            assert set(batch["token"]["step"].to_pylist()) == set(batch["step_metric"]["step"].to_pylist())
+            assert batch["token"].num_rows == 100 * batch["step_metric"].num_rows
+    assert len(steps) == 10
 
 
 @pytest.mark.parametrize("seed", range(4))

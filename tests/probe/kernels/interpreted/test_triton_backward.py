@@ -186,3 +186,34 @@ def test_only_what_is_asked_for_gets_a_gradient():
 
     assert hidden.grad is None
     assert head.grad is not None
+
+
+def test_rows_without_a_gradient_have_no_tile(monkeypatch):
+    """Groups without a difference, and padding: half of a GRPO batch may be such."""
+    generator = torch.Generator().manual_seed(6)
+    hidden, head = (torch.randn(*size, generator=generator) for size in ((6, 8), (90, 8)))
+    labels, heat = torch.tensor([0, 89, -100, 15, 10, 33]), torch.linspace(0.5, 1.5, 6)
+    weight, tiled, plain = torch.tensor([0.0, 1.0, 3.0, 0.0, -2.0, 0.5]), [], backward.head_tile
+    ours = hidden.clone().requires_grad_(), head.clone().requires_grad_()
+    stats = backward.from_hidden(*ours, labels, temperature=heat, row_tile=2, vocab_tile=50, n=3, cut=SMALL)
+    monkeypatch.setattr(backward, "head_tile", lambda states, *rest: tiled.append(len(states)) or plain(states, *rest))
+    (stats.logp.nan_to_num() * weight).sum().backward()
+
+    truth = [t.double().requires_grad_() for t in (hidden, head)]
+    moving = [1, 4, 5]
+    log_p = (truth[0] @ truth[1].T / heat[:, None].double())[moving].log_softmax(1)
+    (log_p.gather(1, labels[moving, None])[:, 0] * weight[moving]).sum().backward()
+    for mine, exact in zip(ours, truth, strict=True):
+        assert (mine.grad - exact.grad).abs().max() < 5e-6 * max(1.0, exact.grad.abs().max())
+    assert tiled == [2, 1, 2, 1]  # of both tiles of columns
+    assert (ours[0].grad[[0, 2, 3]] == 0).all()
+
+
+def test_a_step_in_which_nothing_moves_costs_no_tile(monkeypatch):
+    hidden, head = torch.randn(3, 4, requires_grad=True), torch.randn(40, 4, requires_grad=True)
+    stats = backward.from_hidden(hidden, head, torch.tensor([1, 2, 3]), cut=SMALL)
+    monkeypatch.setattr(backward, "head_tile", None)
+    (stats.logp * 0.0).sum().backward()
+
+    assert (hidden.grad == 0).all()
+    assert (head.grad == 0).all()
