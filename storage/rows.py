@@ -40,6 +40,11 @@ class Batch:
         return sum(table.num_rows for table in self.tables.values())
 
     @property
+    def num_token_rows(self) -> int:
+        """Rows of tokens: nearly all that there are."""
+        return self.tables["token"].num_rows if "token" in self.tables else 0
+
+    @property
     def memory_bytes(self) -> int:
         """What it takes in memory while it waits."""
         return self.num_bytes + sum(int(table.nbytes) for table in self.tables.values())

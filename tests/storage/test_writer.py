@@ -5,7 +5,9 @@ import threading
 import pytest
 
 from entrostat.storage.errors import Busy, StorageError
+from entrostat.storage.schema import ROW_GROUP_ROWS
 from entrostat.storage.store import Store
+from entrostat.storage.writer import well_filled
 from entrostat.wire.errors import Conflict, NotFound
 from entrostat.wire.messages import ActiveIntervention, DesiredState
 
@@ -195,3 +197,47 @@ def test_what_was_on_in_a_deleted_run_is_not_on_in_the_one_that_is_begun_anew(st
     remember("r")  # on another thread, which was slower than the delete
 
     assert store.desired("r").version == 0
+
+
+G = ROW_GROUP_ROWS
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "taken"),
+    [
+        ([], 1),
+        ([0, 0, 0], 3),
+        ([100, 200], 2),
+        ([G // 2, G // 2, G // 2], 2),  # one group and a half would take the room of two and a half
+        ([G // 2] * 4, 4),
+        ([G + 5], 1),  # a batch is whole
+        ([G + 5, 7], 1),
+        ([10, G], 1),  # 10 now, the group by itself next
+        ([G, G - 100, 5 * G], 3),
+        ([G, int(0.8 * G)], 2),
+        ([G // 3] * 20, 20),  # many groups: of the last little is lost
+        ([4 * G + 9, 50], 2),
+    ],
+)
+def test_a_commit_of_several_batches_ends_with_a_row_group(num_rows, taken):
+    assert well_filled(num_rows) == taken
+
+
+def test_batches_that_wait_for_the_next_commit_come_in_it(store, produce):
+    commits, began, hold = [], threading.Event(), threading.Event()
+    store.on_commit(commits.append)
+    row_of = {"step": 1, "token_id": 1, "logp": -1.0, "entropy": 1.0, "reason": "all", "prob": 1.0}
+    streams = [produce("r"), produce("r", rank=1, world_size=2), produce("s")]
+    held = threading.Thread(target=lambda: store._writer.do(lambda _: (began.set(), hold.wait(30))))
+    held.start()
+    began.wait(30)
+    futures = [
+        stream.add(token=[row_of | {"seq": k, "pos": pos} for pos in range(G // 2)]) for k, stream in enumerate(streams)
+    ]
+    hold.set()
+    held.join()
+
+    assert [future.result(60) for future in futures] == [False] * 3
+    assert [commit.num_batches for commit in commits] == [2, 1]
+    with store._database.reading() as cursor:
+        assert cursor.execute("select count(*) from raw.token_row").fetchall() == [(3 * (G // 2),)]
