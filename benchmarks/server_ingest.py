@@ -26,6 +26,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -256,6 +257,30 @@ def _spread(values: list[float]) -> str:
     return f"{statistics.median(ordered):.1f} ({ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]:.1f})"
 
 
+class _Timed:
+    """A cursor that notes how long its statements take."""
+
+    def __init__(self, cursor: duckdb.DuckDBPyConnection) -> None:
+        self._cursor = cursor
+        self.took: dict[str, list[float]] = {}
+
+    def execute(self, sql: str, *more: object) -> duckdb.DuckDBPyConnection:
+        return self._noted(" ".join(sql.split()[:3]), self._cursor.execute, sql, *more)
+
+    def register(self, *given: object) -> duckdb.DuckDBPyConnection:
+        return self._noted("(register a table)", self._cursor.register, *given)
+
+    def _noted(self, what: str, action: Callable[..., duckdb.DuckDBPyConnection], *given: object) -> Any:
+        began = time.perf_counter()
+        try:
+            return action(*given)
+        finally:
+            self.took.setdefault(what, []).append(time.perf_counter() - began)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cursor, name)
+
+
 def profile(work: Work) -> None:
     """Print the decoding thread's profile, and the writer's statements by their time, beside the bulk INSERT."""
     decoder = cProfile.Profile()
@@ -266,6 +291,7 @@ def profile(work: Work) -> None:
         writer = store._writer
         plain, profiler = writer._commit_all, cProfile.Profile()
         writer._commit_all = lambda taken: profiler.runcall(plain, taken)  # type: ignore[method-assign]
+        writer._cursor = statements = _Timed(writer._cursor)  # type: ignore[assignment]
         store.open_stream("0" * 32, opening("profiled", 0, 1))
         began = time.perf_counter()
         for seq, tables in enumerate(decoded):
@@ -273,6 +299,10 @@ def profile(work: Work) -> None:
         write_s = time.perf_counter() - began
         bulk_s, _ = bulk(Path(folder), work)
     print(f"decode {decode_s:.2f} s, write {write_s:.2f} s, bulk INSERT {bulk_s:.2f} s of {work.num_rows} token rows\n")
+    for statement, took in sorted(statements.took.items(), key=lambda item: -sum(item[1]))[:6]:
+        median_ms = statistics.median(took) * 1e3
+        print(f"{statement:40s} {len(took):4d} times, {sum(took):.2f} s, median {median_ms:.1f} ms")
+    print()
     for title, one in (("decode", decoder), ("write", profiler)):
         print(f"## {title}")
         pstats.Stats(one).strip_dirs().sort_stats("tottime").print_stats(12)
