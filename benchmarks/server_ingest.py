@@ -291,7 +291,7 @@ def profile(work: Work) -> None:
         writer = store._writer
         plain, profiler = writer._commit_all, cProfile.Profile()
         writer._commit_all = lambda taken: profiler.runcall(plain, taken)  # type: ignore[method-assign]
-        writer._cursor = statements = _Timed(writer._cursor)  # type: ignore[assignment]
+        writer._cursor = statements = _Timed(writer._cursor)  # type: ignore[assignment]  # in its place
         store.open_stream("0" * 32, opening("profiled", 0, 1))
         began = time.perf_counter()
         for seq, tables in enumerate(decoded):

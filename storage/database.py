@@ -20,8 +20,8 @@ from entrostat.wire.logs import event
 _log = logging.getLogger(__name__)
 
 IN_MEMORY = ":memory:"
-_CATALOG = {True: "memory", False: "entrostat"}
-"""What the engine calls the database, in memory or not."""
+_CATALOG, _ENGINES_OWN = "entrostat", "memory"
+"""What the engine calls an attached file, and the empty database that it begins with."""
 BACKUPS = "backups"
 """Folder beside the file, for copies of it."""
 
@@ -83,7 +83,8 @@ class Database:
         """A connection of its own to the same database, for one thread."""
         with self._lock:
             cursor = self._connection.cursor()
-            cursor.execute(f"use {_CATALOG[self.path == IN_MEMORY]}")  # cursors share the database, not this
+            if self.path != IN_MEMORY:
+                cursor.execute(f"use {_CATALOG}")  # cursors share the database, not which one they look at
             return cursor
 
     @contextlib.contextmanager
@@ -202,10 +203,10 @@ def _connect(path: str) -> duckdb.DuckDBPyConnection:
 
 def _attach(connection: duckdb.DuckDBPyConnection, path: str) -> None:
     """The file as the only database there is: what is not attached cannot be told the size of its row groups."""
-    name, options = _CATALOG[False], f"row_group_size {schema.ROW_GROUP_ROWS}"
-    connection.execute(f"attach {schema.quoted(path)} as {name} ({options})")
-    connection.execute(f"use {name}")
-    connection.execute(f"detach {_CATALOG[True]}")
+    options = f"row_group_size {schema.ROW_GROUP_ROWS}"
+    connection.execute(f"attach {schema.quoted(path)} as {_CATALOG} ({options})")
+    connection.execute(f"use {_CATALOG}")
+    connection.execute(f"detach {_ENGINES_OWN}")
 
 
 @contextlib.contextmanager
